@@ -1,0 +1,149 @@
+"""A bundle: one directory that is all one node needs.
+
+::
+
+    bundle.toml             what this stage is, and the SHA-256 of every file it consists of
+    manifest.toml           the contract, the same on every node
+    stage.onnx              the stage's graph
+    weights/<sha256>.bin    its weights, one file per layer
+    golden.npz              inputs and outputs of a short run, with a bound
+    node/                   this node's alone, unhashed: name, secret key, addresses, service files;
+                            on the head's node also head/ (tokenizer, chat template; hashed in the manifest)
+
+``bundle.toml`` depends on nothing but the stage, so equal stages are equal bytes wherever they run.
+Nothing is loaded before every byte is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from ruvrun.errors import InputError, IntegrityError
+from ruvrun.manifest import FORMAT, MANIFEST, KeyValue, Manifest, Tensor, read_toml
+
+BUNDLE = "bundle.toml"
+NODE = "node"
+HEAD = "node/head"
+BUNDLES = "bundles"
+SECRET_KEY = "node/link.key"
+NODE_NAME = "node/name"
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One hashed file: path inside the bundle, SHA-256 (hex), size in bytes."""
+
+    path: str
+    sha256: str
+    bytes: int
+
+
+class Golden(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The self-check: ``file`` holds inputs and outputs; outputs must agree within ``bound`` (absolute)."""
+
+    file: str
+    bound: float
+
+
+class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """All of ``bundle.toml``: what the stage is and what it consists of.
+
+    ``kind`` is ``decoder`` or ``graph``; ``first`` and ``last`` tell the ends of the pipeline apart.
+    ``options`` are the back end's own settings, explicit, never a machine's default.
+    """
+
+    kind: str
+    backend: str
+    target: str
+    model: str
+    first: bool
+    last: bool
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    forward: list[str]
+    files: list[File]
+    requires: dict[str, str] = {}
+    options: dict[str, str] = {}
+    kv: KeyValue | None = None
+    vocab: int = 0
+    golden: Golden | None = None
+    format: int = FORMAT
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the files under ``weights/``."""
+        return sum(file.bytes for file in self.files if file.path.startswith("weights/"))
+
+
+def load_spec(directory: Path) -> StageSpec:
+    """Read ``bundle.toml``."""
+    return read_toml(directory / BUNDLE, StageSpec, "bundle")
+
+
+def verify_bundle(directory: Path, manifest: Manifest, stage: int) -> StageSpec:
+    """Check every byte of the bundle in ``directory`` against the manifest's stage, then return its spec.
+
+    Raises:
+        IntegrityError: a file is missing, altered or too many; nothing was loaded.
+        InputError: there is no bundle, or it cannot be read.
+    """
+    if not (directory / BUNDLE).is_file():
+        raise InputError(
+            "bundle-missing",
+            f"no bundle in {directory}",
+            hint="copy the whole bundle directory, or give the manifest that lies inside it",
+        )
+    found = file_sha256(directory / BUNDLE)
+    wanted = next(entry.sha256 for entry in manifest.stage if entry.index == stage)
+    if found != wanted:
+        raise IntegrityError(
+            "bundle-altered",
+            f"{directory / BUNDLE} is not the one of stage {stage} of this manifest",
+            context=[f"manifest says {wanted[:12]}, the file is {found[:12]}"],
+            hint="copy the bundle and the manifest of one build",
+        )
+    spec = load_spec(directory)
+    for file in spec.files:
+        path = directory / file.path
+        if not path.is_file():
+            raise IntegrityError("bundle-incomplete", f"{path} is missing", hint="copy the bundle again")
+        if path.stat().st_size != file.bytes or file_sha256(path) != file.sha256:
+            raise IntegrityError(
+                "bundle-altered",
+                f"{path} is not the file the bundle was built with",
+                context=[f"expected sha256 {file.sha256[:12]}, {file.bytes} bytes; found {path.stat().st_size} bytes"],
+                hint="copy the bundle again",
+            )
+    return spec
+
+
+def find_bundles(manifest_path: Path, manifest: Manifest) -> dict[str, Path]:
+    """Which nodes' bundles lie beside a manifest: node name to bundle directory.
+
+    A build's manifest has ``bundles/<node>/`` beside it; a bundle's own manifest lies in the bundle.
+    """
+    directory = manifest_path.parent
+    if (directory / BUNDLE).is_file() or (directory / NODE_NAME).is_file():
+        name = _text(directory / NODE_NAME)
+        return {name: directory} if name else {}
+    found = {}
+    for node in manifest.node:
+        candidate = directory / BUNDLES / node.name
+        if (candidate / MANIFEST).is_file():
+            found[node.name] = candidate
+    return found
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, hex, read in pieces."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,99 @@
+"""Executors: one stage on one back end.
+
+An executor holds the weights of exactly one stage and, for decoders, its key/value space. It knows nothing
+of links, sequences' texts or sampling: the step plan tells it which slots, positions and tokens, and it
+returns the tensors that leave the stage.
+
+There are two kinds of stage and so two protocols: a ``DecoderExecutor`` takes packed tokens (one axis for
+all sequences of the step) and keeps state by slot; a ``GraphExecutor`` maps named tensors to named tensors
+and keeps nothing.
+
+Back ends are imported on demand: the dict below is the registry.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from ruvrun.bundle import StageSpec
+from ruvrun.errors import InputError, did_you_mean
+
+Array = npt.NDArray[Any]
+
+LOADERS = {"onnxruntime": "ruvrun.executors.onnxruntime"}
+
+
+@dataclass(frozen=True)
+class Span:
+    """The part of a step that belongs to one sequence: ``count`` tokens from ``position`` on, in ``slot``.
+
+    ``rows`` is how many of the last positions the sampler wants logits for (0 or 1 today).
+    """
+
+    slot: int
+    position: int
+    count: int
+    rows: int
+
+
+class DecoderExecutor(Protocol):
+    """A decoder stage with key/value space for ``slots`` sequences of ``context`` tokens."""
+
+    slots: int
+    context: int
+
+    def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one step.
+
+        Args:
+            spans: the sequences of this step; the packed axis of every tensor follows their order.
+            tensors: ``input_ids`` ``[tokens]`` int64 on the first stage, else the cut tensors ``[tokens, ...]``.
+
+        Returns:
+            The stage's outputs: cut tensors ``[tokens, ...]``, or on the last stage ``logits`` ``[rows, vocab]``
+            float32, one row for each row the spans ask for, in order. Arrays are the caller's until the next call.
+        """
+
+
+class GraphExecutor(Protocol):
+    """A stage of a graph that keeps no state of its own."""
+
+    def run(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the stage once: named inputs to named outputs."""
+
+
+def load_decoder(directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int) -> DecoderExecutor:
+    """Load the decoder stage in ``directory`` (a bundle, already verified) on its back end."""
+    executor: DecoderExecutor = _module(spec.backend).load_decoder(
+        directory, spec, context=context, slots=slots, threads=threads
+    )
+    return executor
+
+
+def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> GraphExecutor:
+    """Load the graph stage in ``directory`` (a bundle, already verified) on its back end."""
+    executor: GraphExecutor = _module(spec.backend).load_graph(directory, spec, threads=threads)
+    return executor
+
+
+def _module(backend: str) -> Any:
+    if backend not in LOADERS:
+        raise InputError("backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, LOADERS))
+    try:
+        return importlib.import_module(LOADERS[backend])
+    except ImportError as error:
+        raise InputError(
+            "backend-missing",
+            f"this bundle runs on {backend}, which is not installed here",
+            context=[str(error)],
+            hint=f"pip install 'ruvrun[{backend}]'",
+        ) from None
+
+
+__all__ = ["Array", "DecoderExecutor", "GraphExecutor", "Span", "load_decoder", "load_graph"]

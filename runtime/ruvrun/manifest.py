@@ -1,0 +1,291 @@
+"""``manifest.toml`` and ``nodes.toml``: the contract between the nodes, and where they are.
+
+The manifest says *what* is computed and by whom: the program, the stages, the nodes' public keys, the
+pipelines, and the plan's predictions. Every node holds the same manifest and refuses a peer that holds
+another one. Where the nodes are is not in it: addresses and ports stand in ``nodes.toml`` beside it, which
+a person edits at will (or in ``node/nodes.toml`` of a bundle that was copied).
+
+``id`` is a hash of what is computed: protocol, program, stages, pipelines. It does not cover addresses,
+ports, keys, predictions, context or streams, so that those can change without a new build.
+
+The compiler writes both files through ``dump_manifest`` and ``dump_nodes``; the reader owns the format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import tomli
+import tomli_w
+
+from ruvrun.errors import InputError
+
+FORMAT = 1
+PROTOCOL = 1
+MANIFEST = "manifest.toml"
+NODES = "nodes.toml"
+LOCAL = "local"
+
+
+class _Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What every table of the file is: immutable, and strict about keys."""
+
+
+class Tensor(_Struct, frozen=True):
+    """A tensor that enters or leaves a stage or the program.
+
+    ``shape`` holds sizes or symbolic names. For the cut tensors of a decoder the leading batch and sequence
+    axes are one axis named ``tokens``: on the wire all tokens of a step are packed, without padding.
+    """
+
+    name: str
+    dtype: str
+    shape: list[int | str]
+
+
+class KeyValue(_Struct, frozen=True):
+    """The key/value space one stage needs per token: ``layers * 2 * heads * head_size`` values of ``dtype``."""
+
+    layers: int
+    heads: int
+    head_size: int
+    dtype: str
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one token of one sequence occupies on this stage."""
+        width = {"float32": 4, "float16": 2, "uint8": 1}[self.dtype]
+        return self.layers * 2 * self.heads * self.head_size * width
+
+
+class Program(_Struct, frozen=True):
+    """What is computed, as a whole.
+
+    ``kind`` is ``decoder`` or ``graph``. ``source`` is the model file as it was named to the build;
+    ``files`` maps what the head needs (tokenizer, chat template) to its SHA-256.
+    """
+
+    name: str
+    kind: Literal["decoder", "graph"]
+    source: str
+    source_sha256: str
+    architecture: str = ""
+    quant: str = "none"
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
+    vocab: int = 0
+    context: int = 0
+    eos: list[int] = []
+    files: dict[str, str] = {}
+    loss: dict[str, float] = {}
+
+
+class Stage(_Struct, frozen=True):
+    """One piece of the program. ``sha256`` is that of its ``bundle.toml``, which hashes all its files.
+
+    ``inputs`` and ``outputs`` are the stage graph's own; ``forward`` names the tensors that leave for the
+    next stage (or, on the last stage of a graph, the program's outputs), relayed ones included.
+    """
+
+    index: int
+    sha256: str
+    backend: str
+    target: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    forward: list[str]
+    weight_bytes: int
+    graph_nodes: int
+    kv: KeyValue | None = None
+
+
+class Node(_Struct, frozen=True):
+    """A machine of the fleet. ``public_key`` is its CURVE key (Z85, 40 characters)."""
+
+    name: str
+    public_key: str
+    target: str
+    cpus: list[int] = []
+    threads: int = 0
+
+
+class Placed(_Struct, frozen=True):
+    """A stage on a node, within a pipeline."""
+
+    stage: int
+    node: str
+    standby: list[str] = []
+
+
+class Pipeline(_Struct, frozen=True):
+    """Stages in order, each on a node."""
+
+    stages: list[Placed]
+
+
+class Head(_Struct, frozen=True):
+    """The node whose head process answers HTTP and runs the engine."""
+
+    node: str
+
+
+class Space(_Struct, frozen=True):
+    """Key/value space that was planned for; not part of the id."""
+
+    context: int
+    streams: int
+
+
+class Plan(_Struct, frozen=True):
+    """What the build predicted, and on what; not part of the id. Times in ms, of one step of one row."""
+
+    cost_source: str = ""
+    bottleneck_ms: float = 0.0
+    lower_bound_ms: float = 0.0
+    gap: float = 0.0
+    stage_ms: list[float] = []
+    tokens_per_s: float = 0.0
+    verdict: str = ""
+
+
+class Manifest(_Struct, frozen=True):
+    """All of ``manifest.toml``."""
+
+    id: str
+    program: Program
+    stage: list[Stage]
+    node: list[Node]
+    pipeline: list[Pipeline]
+    head: Head
+    space: Space | None = None
+    plan: Plan = Plan()
+    format: int = FORMAT
+    protocol: int = PROTOCOL
+
+    def node_named(self, name: str) -> Node:
+        """The node called ``name``; the caller has checked that it is there."""
+        return next(node for node in self.node if node.name == name)
+
+    def place_of(self, name: str) -> tuple[int, Placed] | None:
+        """Pipeline number and stage of a node, or None for a node that holds no stage."""
+        for number, pipeline in enumerate(self.pipeline):
+            for placed in pipeline.stages:
+                if placed.node == name:
+                    return number, placed
+        return None
+
+
+class Address(_Struct, frozen=True):
+    """Where a node listens. ``local`` is a process on this machine (127.0.0.1)."""
+
+    name: str
+    address: str = LOCAL
+    port: int = 7070
+    ssh: str = ""
+
+
+class HeadAddress(_Struct, frozen=True):
+    """The head's own link port on its node, where the last stage reports. Its host is the head node's."""
+
+    port: int = 7069
+
+
+class Nodes(_Struct, frozen=True):
+    """All of ``nodes.toml``."""
+
+    node: list[Address]
+    head: HeadAddress = HeadAddress()
+    format: int = FORMAT
+
+    def address_of(self, name: str) -> Address:
+        """The entry of ``name``, or an error that lists what is there."""
+        for entry in self.node:
+            if entry.name == name:
+                return entry
+        raise InputError(
+            "node-without-address",
+            f"nodes.toml has no entry for node {name!r}",
+            context=[f"it has: {', '.join(entry.name for entry in self.node)}"],
+            hint=f'add a [[node]] table with name = "{name}" and its address',
+        )
+
+
+def identify(program: Program, stages: list[Stage], pipelines: list[Pipeline]) -> str:
+    """The manifest's ``id``: SHA-256 (hex) over protocol, program, stages and pipelines.
+
+    The program's file name, its display name and its measured loss are not part of what is computed.
+    """
+    what = msgspec.to_builtins(program)
+    for key in ("name", "source", "loss"):
+        what.pop(key, None)
+    body = [PROTOCOL, what, msgspec.to_builtins(stages), msgspec.to_builtins(pipelines)]
+    return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read and check ``manifest.toml``: its form, its format number, and its own ``id``."""
+    manifest = read_toml(path, Manifest, "manifest")
+    wanted = identify(manifest.program, manifest.stage, manifest.pipeline)
+    if manifest.id != wanted:
+        raise InputError(
+            "manifest-id-wrong",
+            f"{path} does not match its own id",
+            context=[f"it says {manifest.id[:12]}, its content is {wanted[:12]}"],
+            hint="it was edited by hand; build again, and put addresses into nodes.toml",
+        )
+    return manifest
+
+
+def dump_manifest(manifest: Manifest) -> bytes:
+    """The bytes of ``manifest.toml``."""
+    return dump_toml(manifest)
+
+
+def load_nodes(path: Path) -> Nodes:
+    """Read and check ``nodes.toml``."""
+    return read_toml(path, Nodes, "nodes file")
+
+
+def dump_nodes(nodes: Nodes) -> bytes:
+    """The bytes of ``nodes.toml``."""
+    return dump_toml(nodes)
+
+
+_S = TypeVar("_S")
+
+
+def read_toml(path: Path, kind: type[_S], what: str) -> _S:
+    """Read a TOML file of ours into ``kind``; every way it can be wrong is an ``InputError``."""
+    try:
+        raw = tomli.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError("file-missing", f"no {what} at {path}", hint="check the path") from None
+    except OSError as error:
+        raise InputError("file-unreadable", f"cannot read {path}: {error.strerror}", hint="check its permissions") from None
+    except (UnicodeDecodeError, tomli.TOMLDecodeError) as error:
+        raise InputError("toml-invalid", f"{path} is not valid TOML", context=[str(error)], hint="correct that line") from None
+    found = raw.get("format", FORMAT)
+    if found != FORMAT:
+        raise InputError(
+            "format-unknown", f"{path} has format {found}, this version reads {FORMAT}", hint="use the ruvrun that wrote it"
+        )
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise InputError("toml-wrong", f"{path} is not a valid {what}", context=[str(error)], hint=_key_hint(error)) from None
+
+
+def dump_toml(value: Any) -> bytes:
+    """The bytes of a struct as TOML; ``format`` and ``protocol`` are always written."""
+    body = msgspec.to_builtins(value)
+    head = {key: getattr(value, key) for key in ("format", "protocol", "id") if hasattr(value, key)}
+    return tomli_w.dumps({**head, **{k: v for k, v in body.items() if k not in head}}).encode()
+
+
+def _key_hint(error: msgspec.ValidationError) -> str:
+    unknown = re.search(r"unknown field `(\w+)`", str(error))
+    return f"remove the key {unknown.group(1)!r}" if unknown else "compare it with one that `ruvcompile build` wrote"

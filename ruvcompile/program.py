@@ -1,0 +1,62 @@
+"""The nouns of the compiler: what passes from one step of ``compile.py`` to the next.
+
+A ``Program`` is the imported graph in canonical form plus what it is. All its float weights are lazy: they
+are read, and later quantised, tensor by tensor while a file is written, so that memory does not grow with
+the model.
+
+Canonical form of a decoder (see ``load/checkpoint.py``): inputs ``input_ids`` and ``position_ids``
+``[batch, sequence]`` int64, and per layer ``past_key.i`` / ``past_value.i`` ``[batch, heads, past, head_size]``;
+outputs ``logits`` ``[batch, sequence, vocab]``, ``present_key.i`` / ``present_value.i``. Every node has a unique
+name, ``/layers.3/attn/q_proj``, and every node of layer *i* is named ``/layers.i/...``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What a decoder is, beyond its graph. Sizes as in the checkpoint's metadata.
+
+    ``context`` is the largest number of positions the model was trained for; ``eos`` are the tokens that
+    end an answer; ``bits`` maps the name of each weight that the file holds quantised to its bits.
+    """
+
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocab: int
+    context: int
+    eos: tuple[int, ...]
+    bits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file a program came from: ``path`` as it was named to the build, and its SHA-256."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """The imported graph in canonical form, and what it is.
+
+    ``head_files`` is what the head process needs to turn text into tokens and back, by file name:
+    ``tokenizer.json`` (the tokenizers library's format) and ``chat.json`` ({"template", "bos", "eos", ...}).
+    ``decoder`` is None for any other graph.
+    """
+
+    name: str
+    model: ir.Model
+    source: Source
+    decoder: Decoder | None
+    head_files: Mapping[str, bytes] = field(default_factory=dict)
