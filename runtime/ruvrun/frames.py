@@ -121,7 +121,8 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
 
 class Counters(msgspec.Struct, frozen=True, array_like=True, tag="counters"):
     """A stage's counters since the last reset: seconds busy, seconds waiting between steps, steps, bytes sent,
-    median ms of a step, peak resident bytes of the process."""
+    median ms of a step, peak resident bytes of the process.
+    """
 
     node: str
     busy: float

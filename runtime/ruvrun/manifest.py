@@ -265,18 +265,26 @@ def read_toml(path: Path, kind: type[_S], what: str) -> _S:
     except FileNotFoundError:
         raise InputError("file-missing", f"no {what} at {path}", hint="check the path") from None
     except OSError as error:
-        raise InputError("file-unreadable", f"cannot read {path}: {error.strerror}", hint="check its permissions") from None
+        raise InputError(
+            "file-unreadable", f"cannot read {path}: {error.strerror}", hint="check its permissions"
+        ) from None
     except (UnicodeDecodeError, tomli.TOMLDecodeError) as error:
-        raise InputError("toml-invalid", f"{path} is not valid TOML", context=[str(error)], hint="correct that line") from None
+        raise InputError(
+            "toml-invalid", f"{path} is not valid TOML", context=[str(error)], hint="correct that line"
+        ) from None
     found = raw.get("format", FORMAT)
     if found != FORMAT:
         raise InputError(
-            "format-unknown", f"{path} has format {found}, this version reads {FORMAT}", hint="use the ruvrun that wrote it"
+            "format-unknown",
+            f"{path} has format {found}, this version reads {FORMAT}",
+            hint="use the ruvrun that wrote it",
         )
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise InputError("toml-wrong", f"{path} is not a valid {what}", context=[str(error)], hint=_key_hint(error)) from None
+        raise InputError(
+            "toml-wrong", f"{path} is not a valid {what}", context=[str(error)], hint=_key_hint(error)
+        ) from None
 
 
 def dump_toml(value: Any) -> bytes:
