@@ -1,0 +1,280 @@
+"""Reads the GGUF container: metadata, the table of tensors, and one tensor at a time as float32.
+
+A GGUF file is a header (magic, version, counts), key/value metadata, a table of tensors (name, sizes, type,
+offset) and then the tensors' data, aligned. The header is walked here, over a memory map, and every length in
+it is checked against the bytes that are left before anything is read or allocated: a damaged or hostile file
+costs an error, not the machine's memory. (The ``gguf`` package's reader makes several arrays per metadata
+element, 2 s and 160 MB for a vocabulary of 49,152, and trusts the lengths.) The block formats are the
+package's: ``gguf.quants`` decodes them.
+
+No tensor is read before it is asked for, and none is kept: ``read_tensor`` maps its bytes, decodes them and
+lets go of the map. So a model needs the memory of its largest tensor, whatever its size.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+
+from ruvrun.errors import InputError
+
+Floats = npt.NDArray[np.float32]
+Type = GGMLQuantizationType
+
+VERSIONS = (2, 3)
+MAX_DIMS = 4
+MAX_NESTING = 4
+
+# Bits per weight as a person counts them: the quantised value, without its share of the block's scale.
+BITS: dict[Type, int] = {
+    Type.F32: 32, Type.F16: 16, Type.BF16: 16,
+    Type.Q4_0: 4, Type.Q4_1: 4, Type.Q5_0: 5, Type.Q5_1: 5, Type.Q8_0: 8,
+    Type.Q2_K: 2, Type.Q3_K: 3, Type.Q4_K: 4, Type.Q5_K: 5, Type.Q6_K: 6,
+    Type.IQ1_S: 1, Type.IQ1_M: 1, Type.IQ2_XXS: 2, Type.IQ2_XS: 2, Type.IQ2_S: 2, Type.IQ3_XXS: 3, Type.IQ3_S: 3,
+    Type.IQ4_NL: 4, Type.IQ4_XS: 4, Type.TQ1_0: 2, Type.TQ2_0: 2, Type.MXFP4: 4,
+}  # fmt: skip
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING = 8
+_ARRAY = 9
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of the file. ``shape`` is in numpy's order (a linear weight is ``[out, in]``); ``offset`` in bytes."""
+
+    name: str
+    type: GGMLQuantizationType
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    @property
+    def bits(self) -> int:
+        """Bits per weight, as in the name of the type: 4 for Q4_1."""
+        return BITS[self.type]
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """The header of one file; ``named_as`` is how the user called it, for messages."""
+
+    path: Path
+    named_as: str
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+
+    @property
+    def architecture(self) -> str:
+        """``general.architecture``."""
+        return self.text("general.architecture")
+
+    def text(self, key: str) -> str:
+        """The string under ``key``; an ``InputError`` when it is missing or no string."""
+        value = self._required(key)
+        return value if isinstance(value, str) else self._wrong(key, "a string", value)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """The positive whole number under ``key``; an ``InputError`` when there is none."""
+        value = self.metadata.get(key, default) if default is not None else self._required(key)
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]  # one number per layer, all the same
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        return int(self._wrong(key, "a positive whole number", value))
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """The positive number under ``key``; an ``InputError`` when there is none."""
+        value = self.metadata.get(key, default) if default is not None else self._required(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
+            return float(value)
+        return float(self._wrong(key, "a positive number", value))
+
+    def _required(self, key: str) -> Any:
+        if key in self.metadata:
+            return self.metadata[key]
+        raise InputError(
+            "gguf-key-missing",
+            f"{self.named_as} has no metadata key {key!r}",
+            hint="convert the checkpoint again with a current converter",
+        )
+
+    def _wrong(self, key: str, wanted: str, value: Any) -> Any:
+        shown = repr(value)
+        raise InputError(
+            "gguf-key-wrong",
+            f"metadata key {key!r} of {self.named_as} is not {wanted}",
+            context=[f"it is {shown if len(shown) < 80 else shown[:77] + '...'}"],
+            hint="convert the checkpoint again with a current converter",
+        )
+
+
+def read_tensor(file: GgufFile, tensor: StoredTensor) -> Floats:
+    """Decode one tensor to float32, shape ``tensor.shape``. Nothing of it is kept."""
+    block, width = GGML_QUANT_SIZES[tensor.type]
+    row = tensor.shape[-1] // block * width
+    raw = np.memmap(file.path, np.uint8, "r", tensor.offset, (tensor.nbytes // row, row))
+    decoded: Floats = np.asarray(dequantize(np.asarray(raw), tensor.type), np.float32)
+    return decoded.reshape(tensor.shape)
+
+
+def open_gguf(path: Path, named_as: str) -> GgufFile:
+    """Read the header of the GGUF file at ``path``.
+
+    Raises:
+        InputError: missing or unreadable, not a GGUF, of another version or byte order, truncated, damaged,
+            in several parts, or with a tensor type that is not known.
+    """
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(4)
+            if start != b"GGUF":
+                raise InputError(
+                    "gguf-not",
+                    f"{named_as} is not a GGUF file",
+                    context=[f"it begins with {start!r}" if start else "it is empty"],
+                    hint="give a .gguf or an .onnx file; a download may have saved an error page instead",
+                )
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _Walk(data, path, named_as).file()
+    except FileNotFoundError:
+        raise InputError("file-missing", f"no model file at {named_as}", hint="check the path") from None
+    except IsADirectoryError:
+        raise InputError("gguf-not", f"{named_as} is a directory", hint="give the .gguf file in it") from None
+    except OSError as error:
+        raise InputError(
+            "file-unreadable", f"cannot read {named_as}: {error.strerror}", hint="check its permissions"
+        ) from None
+
+
+class _Walk:
+    """One pass over a header: ``at`` is the next byte, and ``_take`` alone moves it."""
+
+    def __init__(self, data: mmap.mmap, path: Path, named_as: str) -> None:
+        self.data = data
+        self.path = path
+        self.named_as = named_as
+        self.size = len(data)
+        self.at = 4
+
+    def file(self) -> GgufFile:
+        (version,) = self._numbers("I", 1, "the version")
+        if version not in VERSIONS:
+            swapped = int(version).to_bytes(4, "little") == int(3).to_bytes(4, "big")
+            raise InputError(
+                "gguf-version",
+                f"{self.named_as} is " + ("big-endian" if swapped else f"GGUF version {version}"),
+                context=[f"this reads little-endian files of version {' and '.join(map(str, VERSIONS))}"],
+                hint="convert it again with a current converter",
+            )
+        tensors, pairs = self._numbers("Q", 2, "the counts")
+        metadata: dict[str, Any] = {}
+        for number in range(pairs):
+            key = self._string(f"metadata key {number} of {pairs}")
+            if key in metadata:
+                raise self._damaged(f"metadata key {key!r} stands there twice")
+            (kind,) = self._numbers("I", 1, f"the type of {key!r}")
+            metadata[key] = self._value(kind, key, 0)
+        if isinstance(metadata.get("split.count"), int) and metadata["split.count"] > 1:
+            raise InputError(
+                "gguf-split",
+                f"{self.named_as} is one of {metadata['split.count']} parts of a model",
+                hint="join them first: llama-gguf-split --merge FIRST_PART OUT.gguf",
+            )
+        entries = [self._entry(number, tensors) for number in range(tensors)]
+        return GgufFile(self.path, self.named_as, metadata, self._place(entries, metadata))
+
+    def _entry(self, number: int, total: int) -> StoredTensor:
+        name = self._string(f"the name of tensor {number} of {total}")
+        (dims,) = self._numbers("I", 1, f"tensor {name}")
+        if not 1 <= dims <= MAX_DIMS:
+            raise self._damaged(f"tensor {name} has {dims} dimensions")
+        shape = tuple(reversed(self._numbers("Q", dims, f"tensor {name}")))
+        if 0 in shape:
+            raise self._damaged(f"tensor {name} is empty")
+        (kind,) = self._numbers("I", 1, f"tensor {name}")
+        (offset,) = self._numbers("Q", 1, f"tensor {name}")
+        type_ = next((known for known in BITS if known.value == kind), None)
+        if type_ is None:
+            named = next((known.name for known in Type if known.value == kind), f"number {kind}")
+            raise InputError(
+                "gguf-quantisation-unknown",
+                f"tensor {name} of {self.named_as} is of type {named}, which cannot be read",
+                context=[f"readable: {', '.join(sorted(known.name for known in BITS))}"],
+                hint="use a file quantised to one of those",
+            )
+        block, width = GGML_QUANT_SIZES[type_]
+        if shape[-1] % block:
+            raise self._damaged(f"rows of tensor {name} are {shape[-1]} long, not whole blocks of {block}")
+        return StoredTensor(name, type_, shape, offset, math.prod(shape) // block * width)
+
+    def _place(self, entries: list[StoredTensor], metadata: Mapping[str, Any]) -> dict[str, StoredTensor]:
+        align = metadata.get("general.alignment", 32)
+        if not isinstance(align, int) or align <= 0 or align & (align - 1):
+            raise self._damaged(f"its alignment {align!r} is not a power of two")
+        start = -(-self.at // align) * align
+        placed: dict[str, StoredTensor] = {}
+        for entry in entries:
+            offset = start + entry.offset
+            if entry.name in placed:
+                raise self._damaged(f"tensor {entry.name} stands there twice")
+            if entry.offset % align:
+                raise self._damaged(f"tensor {entry.name} is not aligned")
+            if offset + entry.nbytes > self.size:
+                raise self._truncated(f"the data of tensor {entry.name}", offset + entry.nbytes)
+            placed[entry.name] = StoredTensor(entry.name, entry.type, entry.shape, offset, entry.nbytes)
+        return placed
+
+    def _value(self, kind: int, key: str, depth: int) -> Any:
+        if kind in _SCALARS:
+            return self._numbers(_SCALARS[kind], 1, repr(key))[0]
+        if kind == _STRING:
+            return self._string(repr(key))
+        if kind != _ARRAY or depth > MAX_NESTING:
+            raise self._damaged(f"metadata key {key!r} has a value of unknown type {kind}")
+        (inner,) = self._numbers("I", 1, repr(key))
+        (length,) = self._numbers("Q", 1, repr(key))
+        if inner in _SCALARS:
+            return list(self._numbers(_SCALARS[inner], length, repr(key)))
+        return [self._value(inner, key, depth + 1) for _ in range(length)]
+
+    def _string(self, what: str) -> str:
+        (length,) = self._numbers("Q", 1, what)
+        raw = self.data[self._take(length, what) : self.at]
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise self._damaged(f"{what} is not UTF-8 text") from None
+
+    def _numbers(self, code: str, count: int, what: str) -> tuple[Any, ...]:
+        # The byte count is checked before struct sees the format, so a huge count allocates nothing.
+        start = self._take(struct.calcsize("<" + code) * count, what)
+        return struct.unpack_from(f"<{count}{code}", self.data, start)
+
+    def _take(self, count: int, what: str) -> int:
+        start = self.at
+        if count > self.size - start:
+            raise self._truncated(what, start + count)
+        self.at = start + count
+        return start
+
+    def _truncated(self, what: str, wanted: int) -> InputError:
+        return InputError(
+            "gguf-truncated",
+            f"{self.named_as} is truncated: it ends within {what}",
+            context=[f"it has {self.size:,} bytes and would need at least {wanted:,}"],
+            hint="download or copy it again",
+        )
+
+    def _damaged(self, what: str) -> InputError:
+        return InputError("gguf-damaged", f"{self.named_as} is damaged: {what}", hint="download or copy it again")
