@@ -1,0 +1,225 @@
+"""What a build was asked to do: flags over ``ruvcompile.toml`` over defaults, checked, as one frozen value.
+
+``resolve`` is the only place where the three meet. Every default it applies is noted in
+``Options.defaults``, so that the command line can print it with ``(default)``; None in a field means that
+the choice depends on the model or the plan and is made, and printed, further down.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruvcompile.configuration import not_in_this_version, read_configuration, unknown_keys
+from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
+from ruvcompile.fleet import Fleet, FleetNode, Link, load_fleet, make_fleet
+
+FILE = "ruvcompile.toml"
+KEYS_DIR = "fleet.keys"
+QUANTS = ("auto", "none", "fp16", "int8", "int4", "int2")
+KV_TYPES = ("f32", "f16", "u8")
+OBJECTIVES = ("throughput", "latency")
+LATER = ("sign", "wheels", "simulate", "allow_download")
+DEFAULTS: Mapping[str, Any] = {
+    "nodes": "1",
+    "quant": "auto",
+    "objective": "throughput",
+    "prompt_tokens": 512,
+    "output": "dist",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options of ``build`` and ``plan``.
+
+    ``context``, ``streams``, ``kv_type``, ``stages``, ``replicas`` and ``name`` are None where they follow
+    from the model, the target or the plan. ``shapes`` maps an input's name to the sizes that were given for
+    it; ``keys`` is the directory of the fleet's keys. ``defaults`` holds (name, shown value) of every default
+    that was applied here.
+    """
+
+    model: Path
+    fleet: Fleet
+    stages: int | None = None
+    replicas: int | None = None
+    cut: tuple[str, ...] = ()
+    quant: str = "auto"
+    kv_type: str | None = None
+    context: int | None = None
+    streams: int | None = None
+    prompt_tokens: int = 512
+    objective: str = "throughput"
+    inputs: Path | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    costs: tuple[Path, ...] = ()
+    name: str | None = None
+    new_keys: bool = False
+    output: Path = Path("dist")
+    targets_dir: Path | None = None
+    defaults: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def keys(self) -> Path:
+        """Where the fleet's keys are kept: beside the fleet file, else in the build's directory."""
+        return (self.fleet.path.parent if self.fleet.path else self.output) / KEYS_DIR
+
+
+def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
+    """Merge flags, ``ruvcompile.toml`` in ``directory`` and defaults into one checked ``Options``.
+
+    Args:
+        flags: option name (underscores) to what the command line gave; None and empty mean not given.
+        directory: where ``ruvcompile.toml`` is looked for; it may be missing.
+
+    Raises:
+        UsageError: flags that contradict each other, unknown names, options this version does not have.
+        InputError: the configuration, the fleet file or a file that was named is missing or wrong.
+    """
+    given = {key: value for key, value in flags.items() if value not in (None, (), "", False)}
+    path = directory / FILE
+    configured = _read_file(path) if path.is_file() else {}
+    if "fleet" in given:
+        configured = {key: value for key, value in configured.items() if key not in ("target", "nodes")}
+    elif "target" in given or "nodes" in given:
+        configured = {key: value for key, value in configured.items() if key != "fleet"}
+    asked = {**configured, **given}
+    problems: list[RuvError] = [not_in_this_version(f"--{key.replace('_', '-')}") for key in LATER if asked.get(key)]
+    fleet, defaults = _fleet(asked, problems)
+    chosen: dict[str, Any] = {}
+    for key in ("quant", "objective", "prompt_tokens", "output"):
+        chosen[key] = asked.get(key, DEFAULTS[key])
+        if key not in asked:
+            defaults.append((key.replace("_", "-"), str(DEFAULTS[key])))
+    model = asked.get("model")
+    if not model:
+        problems.append(
+            UsageError("model-missing", "no model was named", hint=f"ruvcompile build MODEL ..., or model = in {FILE}")
+        )
+    elif not Path(model).exists():
+        problems.append(InputError("file-missing", f"no model at {model}", hint=_model_hint(str(model))))
+    _check_choice("quant", chosen["quant"], QUANTS, problems)
+    _check_choice("kv_type", asked.get("kv_type"), KV_TYPES, problems)
+    _check_choice("objective", chosen["objective"], OBJECTIVES, problems)
+    for key in ("stages", "replicas", "context", "streams", "prompt_tokens"):
+        value = asked.get(key, 1)
+        if type(value) is not int or value < 1:
+            problems.append(
+                UsageError(f"{key}-invalid", f"{_flag(key)} {value} is not 1 or more", hint="give a number")
+            )
+    files = [Path(entry) for entry in _list(asked.get("costs", ()))]
+    inputs = Path(asked["inputs"]) if "inputs" in asked else None
+    for file in [*files, *([inputs] if inputs else [])]:
+        if not file.is_file():
+            problems.append(InputError("file-missing", f"no file {file}", hint="check the path"))
+    shapes = _shapes(asked.get("shape", ()), problems)
+    raise_all(problems)
+    assert fleet is not None and model, "every way to get here without them is a problem"
+    return Options(
+        model=Path(model),
+        fleet=fleet,
+        stages=asked.get("stages"),
+        replicas=asked.get("replicas"),
+        cut=tuple(_list(asked.get("cut", ()))),
+        quant=chosen["quant"],
+        kv_type=asked.get("kv_type"),
+        context=asked.get("context"),
+        streams=asked.get("streams"),
+        prompt_tokens=chosen["prompt_tokens"],
+        objective=chosen["objective"],
+        inputs=inputs,
+        shapes=shapes,
+        costs=tuple(files),
+        name=asked.get("name"),
+        new_keys=bool(asked.get("new_keys")),
+        output=Path(chosen["output"]),
+        targets_dir=Path(asked["targets_dir"]) if "targets_dir" in asked else None,
+        defaults=tuple(defaults),
+    )
+
+
+NAMES = (
+    *("model", "target", "nodes", "fleet", "stages", "replicas", "cut", "quant", "kv_type", "context", "streams"),
+    *("prompt_tokens", "objective", "inputs", "shape", "costs", "name", "new_keys", "output", "targets_dir", *LATER),
+)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    raw = {key.replace("-", "_"): value for key, value in read_configuration(path, "configuration").items()}
+    raise_all(unknown_keys(raw, NAMES, str(path)))
+    if isinstance(raw.get("nodes"), list):
+        raw["nodes"] = ",".join(map(str, raw["nodes"]))
+    for key in ("model", "fleet", "inputs", "output", "targets_dir"):
+        if key in raw:
+            raw[key] = str(path.parent / str(raw[key]))
+    if "costs" in raw:
+        raw["costs"] = [str(path.parent / entry) for entry in _list(raw["costs"])]
+    return raw
+
+
+def _fleet(asked: Mapping[str, Any], problems: list[RuvError]) -> tuple[Fleet | None, list[tuple[str, str]]]:
+    try:
+        if "fleet" in asked:
+            for key in ("target", "nodes"):
+                if key in asked:
+                    raise UsageError(
+                        "fleet-and-target", f"--fleet and --{key} contradict each other", hint=f"leave --{key} out"
+                    )
+            return load_fleet(Path(asked["fleet"])), []
+        if "target" not in asked:
+            raise UsageError(
+                "target-missing",
+                "neither a target nor a fleet was named",
+                hint="add --target host (this machine), or --fleet fleet.toml",
+            )
+        applied = [] if "nodes" in asked else [("nodes", DEFAULTS["nodes"])]
+        return make_fleet(str(asked["target"]), str(asked.get("nodes", DEFAULTS["nodes"]))), applied
+    except RuvError as problem:
+        problems.append(problem)
+        return None, []
+
+
+def _shapes(given: Any, problems: list[RuvError]) -> dict[str, tuple[int, ...]]:
+    if isinstance(given, Mapping):
+        given = [
+            f"{name}={'x'.join(map(str, sizes)) if isinstance(sizes, list) else sizes}" for name, sizes in given.items()
+        ]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for entry in _list(given):
+        match = re.fullmatch(r"([^=]+)=(\d+(?:x\d+)*|scalar)", entry)
+        if match:
+            sizes = match.group(2)
+            shapes[match.group(1)] = () if sizes == "scalar" else tuple(int(size) for size in sizes.split("x"))
+        else:
+            problems.append(
+                UsageError(
+                    "shape-invalid", f"--shape {entry} is not NAME=SIZES", hint="as in --shape images=1x3x640x640"
+                )
+            )
+    return shapes
+
+
+def _check_choice(key: str, value: str | None, known: tuple[str, ...], problems: list[RuvError]) -> None:
+    if value is not None and value not in known:
+        hint = did_you_mean(value, known)
+        problems.append(UsageError(f"{key.replace('_', '-')}-unknown", f"unknown {_flag(key)} {value!r}", hint=hint))
+
+
+def _model_hint(name: str) -> str:
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.endswith((".onnx", ".gguf")):
+        return "check the path; models are not fetched from a hub in this version"
+    return "check the path"
+
+
+def _list(value: Any) -> list[str]:
+    return [entry for entry in value.split(",") if entry] if isinstance(value, str) else list(value)
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+__all__ = ["KEYS_DIR", "NAMES", "Fleet", "FleetNode", "Link", "Options", "resolve"]

@@ -1,0 +1,56 @@
+"""Sizes, rates and times as a person writes them: ``"8GiB"``, ``"1Gbit"``, ``"0.2ms"``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_SIZE = {
+    "": 1.0,
+    "b": 1.0,
+    "kib": 2.0**10,
+    "mib": 2.0**20,
+    "gib": 2.0**30,
+    "tib": 2.0**40,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+}
+_RATE = {"bit": 0.125, "kbit": 125.0, "mbit": 125e3, "gbit": 125e6, "mb/s": 1e6, "gb/s": 1e9}
+_TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of ``"8GiB"``, ``"512 MiB"``, ``"2GB"`` or a plain number. Raises ValueError."""
+    return int(_quantity(text, _SIZE))
+
+
+def parse_rate(text: str | int) -> float:
+    """Bytes per second of ``"1Gbit"``, ``"100Mbit/s"`` or ``"2GB/s"``. Raises ValueError."""
+    shown = str(text)
+    return _quantity(shown[:-2] if shown.lower().endswith("bit/s") else shown, _RATE)
+
+
+def parse_time(text: str | int) -> float:
+    """Seconds of ``"0.2ms"``, ``"50us"``. Raises ValueError."""
+    return _quantity(text, _TIME)
+
+
+def _quantity(text: str | int, units: Mapping[str, float]) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z/]*)", str(text).strip())
+    if not match or match.group(2).lower() not in units:
+        shown = ", ".join(unit for unit in units if unit)
+        raise ValueError(f"{text!r} is not a number with a unit ({shown})")
+    value = float(match.group(1)) * units[match.group(2).lower()]
+    if value <= 0 and units is not _TIME:
+        raise ValueError(f"{text!r} is not more than zero")
+    return value
+
+
+def show_bytes(count: float) -> str:
+    """A size for a person, in powers of 1024: ``"59.7 MiB"``."""
+    for unit, width in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= width:
+            return f"{count / width:.1f} {unit}"
+    return f"{count:.0f} B"
