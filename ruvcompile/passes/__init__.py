@@ -1,0 +1,33 @@
+"""The passes over the graph: one list, in order. Each takes a program and returns a new one.
+
+A pass is a verb without options and without memory; what it may take for granted is what the passes before it
+have established, which their docstrings state as numbered rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ruvcompile.passes.canonicalise import canonicalise
+from ruvcompile.program import Program
+from ruvrun.errors import RuvError
+
+PASSES: tuple[Callable[[Program], Program], ...] = (canonicalise,)
+
+
+def run(program: Program) -> Program:
+    """``program`` after all passes; a failure names the pass and those that ran before it."""
+    done: list[str] = []
+    for step in PASSES:
+        try:
+            program = step(program)
+        except RuvError:
+            raise
+        except Exception as error:
+            error.add_note(f"in pass {step.__name__}, after {', '.join(done) or 'none'}, on {program.source.path}")
+            raise
+        done.append(step.__name__)
+    return program
+
+
+__all__ = ["PASSES", "run"]

@@ -1,0 +1,93 @@
+"""Types of the values of a graph, as far as the operators' definitions tell.
+
+onnx's inference wants the whole model as one protobuf, which ends at 2 GB and would read every weight. Only
+small constants (shapes, axes, pads) influence types, so all others are left out: they go in as typed inputs.
+The given model is not touched: the work is done on a copy whose tensors are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+SMALL = 1024
+"""Bytes up to which an initialiser's values take part in inference."""
+
+Dim = int | str | None
+
+
+@dataclass(frozen=True)
+class Type:
+    """Element type and shape of a tensor; a dimension is a size, a name, or None where nothing is known."""
+
+    dtype: ir.DataType
+    shape: tuple[Dim, ...]
+
+
+def infer(model: ir.Model) -> dict[str, Type]:
+    """The types of all top-level tensors of ``model`` that are known or can be inferred, by value name.
+
+    A value is left out where its element type or its rank stays unknown (after an operator of another domain,
+    a Reshape to a computed shape of unknown length), or where it is not a tensor.
+    """
+    copy = model.clone()
+    graph = copy.graph
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes > SMALL:
+            if tensor is not None and value.type is None:
+                value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            del graph.initializers[name]
+            if not value.is_graph_input():
+                graph.inputs.append(value)
+    try:
+        proto = onnx.shape_inference.infer_shapes(
+            ir.to_proto(copy), check_type=False, strict_mode=False, data_prop=True
+        )
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        proto = ir.to_proto(copy)
+    types = declared(model)
+    for info in (*proto.graph.value_info, *proto.graph.output):
+        if info.name not in types and info.type.HasField("tensor_type"):
+            tensor_type = info.type.tensor_type
+            if tensor_type.elem_type and tensor_type.HasField("shape"):
+                types[info.name] = Type(
+                    ir.DataType(tensor_type.elem_type), tuple(_dim(dim) for dim in tensor_type.shape.dim)
+                )
+    return types
+
+
+def declared(model: ir.Model) -> dict[str, Type]:
+    """The types that ``model`` states itself, for top-level values (inputs, weights, node outputs)."""
+    graph = model.graph
+    values = [*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)]
+    return {value.name: known for value in values if value.name and (known := type_of(value)) is not None}
+
+
+def type_of(value: ir.Value) -> Type | None:
+    """The type a value carries, or None where it has none, no shape, or is not a dense tensor."""
+    if value.shape is None or not isinstance(value.type, ir.TensorType):
+        return None
+    dims = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    return Type(value.type.dtype, dims)
+
+
+def observed(model: ir.Model, seen: Mapping[str, Type]) -> dict[str, Type]:
+    """What a run of ``model`` tells about its types.
+
+    A run shows sizes, not names: where the graph's inputs have open dimensions the sizes that were seen hold for
+    that run alone, so only the rank is kept.
+    """
+    fixed = all(isinstance(dim, int) for value in model.graph.inputs for dim in value.shape or (None,))
+    if fixed:
+        return dict(seen)
+    return {name: Type(kind.dtype, (None,) * len(kind.shape)) for name, kind in seen.items()}
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    return str(dim.dim_param) if dim.dim_param else None
