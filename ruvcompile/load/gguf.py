@@ -79,7 +79,7 @@ def program_name(path: Path) -> str:
 def _family(file: GgufFile) -> Family:
     architecture = file.architecture
     if architecture in FAMILIES:
-        family: Family = importlib.import_module(FAMILIES[architecture])  # type: ignore[assignment]  # a module as Protocol
+        family: Family = importlib.import_module(FAMILIES[architecture])
         return family
     experts = file.metadata.get(f"{architecture}.expert_count")
     raise InputError(

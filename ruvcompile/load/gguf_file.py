@@ -170,7 +170,7 @@ class _Walk:
     def file(self) -> GgufFile:
         (version,) = self._numbers("I", 1, "the version")
         if version not in VERSIONS:
-            swapped = int(version).to_bytes(4, "little") == int(3).to_bytes(4, "big")
+            swapped = version in (2 << 24, 3 << 24)
             raise InputError(
                 "gguf-version",
                 f"{self.named_as} is " + ("big-endian" if swapped else f"GGUF version {version}"),

@@ -1,8 +1,8 @@
 """The tokenizer out of a GGUF file's metadata, in the form of the ``tokenizers`` library.
 
-GGUF keeps a byte-level BPE tokenizer as three lists (tokens, their types, merges) and the *name* of the rule that splits
-text before the merges (``tokenizer.ggml.pre``); the rules themselves are known by name. A wrong rule does not
-fail, it quietly gives other tokens than the model was trained on, so an unknown name is an error.
+GGUF keeps a byte-level BPE tokenizer as three lists (tokens, their types, merges) and the *name* of the rule that
+splits text before the merges (``tokenizer.ggml.pre``); the rules themselves are not in the file. A wrong rule does
+not fail, it quietly gives other tokens than the model was trained on, so an unknown name is an error.
 
 The head gets ``tokenizer.json`` and ``chat.json`` and needs nothing else of the model.
 """
