@@ -117,7 +117,7 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
             problems.append(InputError("file-missing", f"no file {file}", hint="check the path"))
     shapes = _shapes(asked.get("shape", ()), problems)
     raise_all(problems)
-    assert fleet is not None and model, "every way to get here without them is a problem"
+    assert fleet is not None, "every way to get here without one is a problem"
     return Options(
         model=Path(model),
         fleet=fleet,
