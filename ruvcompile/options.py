@@ -94,13 +94,13 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
         chosen[key] = asked.get(key, DEFAULTS[key])
         if key not in asked:
             defaults.append((key.replace("_", "-"), str(DEFAULTS[key])))
-    model = asked.get("model")
+    model = str(asked.get("model", ""))
     if not model:
         problems.append(
             UsageError("model-missing", "no model was named", hint=f"ruvcompile build MODEL ..., or model = in {FILE}")
         )
     elif not Path(model).exists():
-        problems.append(InputError("file-missing", f"no model at {model}", hint=_model_hint(str(model))))
+        problems.append(InputError("file-missing", f"no model at {model}", hint=_model_hint(model)))
     _check_choice("quant", chosen["quant"], QUANTS, problems)
     _check_choice("kv_type", asked.get("kv_type"), KV_TYPES, problems)
     _check_choice("objective", chosen["objective"], OBJECTIVES, problems)
