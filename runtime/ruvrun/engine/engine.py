@@ -1,0 +1,248 @@
+"""The engine: sequences in, ring messages out; sampled tokens in, tokens out. No I/O, no clock, no threads.
+
+The life of a request here:
+
+1. ``add`` checks it and puts it at the end of the queue.
+2. As soon as a slot is free, the oldest in the queue gets the lowest one.
+3. ``step`` sends an Open before its first Step, then its prompt in chunks (see ``scheduler``). The chunk with
+   the prompt's last token asks for a row.
+4. ``receive`` takes the token the last stage sampled. Until then nothing that depends on it is sent.
+5. ``step`` sends that token as the sequence's next position, together with others of its group.
+6. 4 and 5 repeat until an eos token, ``max_tokens`` or the end of the context. ``cancel`` ends it earlier.
+7. The slot is free at once, and a Close is sent.
+
+**Why a slot may be reused at once**, even while a Step of its former holder is still in the ring: every stage
+handles the messages of an epoch in the order they were sent, without exception. So what the old step writes
+is written, on each stage, before the first step of the new holder arrives there; that one starts at position
+0 and overwrites, and never reads a position it did not write. Only the old step's result is of no use any
+more: when it returns, the engine finds that the sequence in question is gone (the very object, so that the
+id may come back, too) and drops the token.
+
+**The window.** At most W = 2 x stages Steps are in the ring: one being worked on per stage, and one behind it.
+Open and Close return nothing and take none of the window. They cannot pile up, either: an Open is sent
+directly before a Step, and each Close needs an Open, so at any time at most 3 W + streams messages of all
+kinds are on the way (``most_in_ring``), which is what links must be able to hold.
+
+**Numbers.** ``step`` counts all ring messages of an epoch from 0. ``lose`` ends all sequences and starts the
+next epoch; results of older epochs are dropped. Stages that outlive a head keep the epoch they have seen, so
+a new head must start above it: give ``epoch`` something that rises from one start to the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ruvrun import frames
+from ruvrun.engine.kv import SlotTable
+from ruvrun.engine.scheduler import Part, Scheduler
+from ruvrun.engine.sequence import NO_SLOT, Lost, Request, Sequence, Token
+from ruvrun.errors import InputError, IntegrityError
+
+Outgoing = tuple[frames.Ring, dict[str, npt.NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A Step in the ring: its number, and the sequences it will bring tokens for, in order."""
+
+    step: int
+    parts: tuple[Part, ...]
+    decode: bool
+
+    @property
+    def due(self) -> tuple[Sequence, ...]:
+        """Whom the result must name."""
+        return tuple(part.sequence for part in self.parts if part.rows)
+
+
+class Engine:
+    """All sequences of one pipeline.
+
+    Args:
+        stages: stages of the pipeline.
+        context: positions per slot.
+        streams: slots.
+        chunk: tokens of a prompt per step.
+        epoch: the first epoch, above any that the stages have seen.
+    """
+
+    def __init__(self, *, stages: int, context: int, streams: int, chunk: int = 256, epoch: int = 1) -> None:
+        self.context = context
+        self.window = 2 * stages
+        self.most_in_ring = 3 * self.window + streams
+        self.epoch = epoch
+        self._stages = stages
+        self._scheduler = Scheduler(stages=stages, chunk=chunk)
+        self._slots = SlotTable(streams)
+        self._waiting: dict[int, Sequence] = {}
+        self._running: dict[int, Sequence] = {}
+        self._flights: deque[Flight] = deque()
+        self._outbox: deque[Outgoing] = deque()
+        self._numbered = 0
+        self._results = 0
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold a slot."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for a slot."""
+        return len(self._waiting)
+
+    @property
+    def in_flight(self) -> int:
+        """Steps in the ring."""
+        return len(self._flights)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to send and nothing to wait for."""
+        return not (self._waiting or self._running or self._flights or self._outbox)
+
+    def add(self, request: Request) -> None:
+        """Take a request; first come, first served.
+
+        Raises:
+            InputError: the prompt is empty or leaves no room for a token, or no token is asked for.
+        """
+        assert request.id not in self._waiting | self._running, f"id {request.id} is alive"
+        _check_request(request, self.context)
+        self._waiting[request.id] = Sequence(request)
+        self._admit()
+
+    def cancel(self, id: int) -> None:
+        """End a request now and free its slot; one that has ended already is no error."""
+        if self._waiting.pop(id, None) is None and id in self._running:
+            self._end(self._running[id])
+            self._admit()
+
+    def step(self) -> Outgoing | None:
+        """The next ring message to send, with its tensors; None when there is none until something returns."""
+        if not self._outbox and len(self._flights) < self.window:
+            decode_steps = sum(flight.decode for flight in self._flights)
+            if parts := self._scheduler.next(self._running.values(), decode_steps):
+                self._send(parts)
+        return self._outbox.popleft() if self._outbox else None
+
+    def receive(self, message: frames.Sampled) -> list[Token]:
+        """Take the result of the oldest Step in the ring.
+
+        Raises:
+            IntegrityError: it is the result of another step, or names other sequences than the step did.
+        """
+        if message.epoch < self.epoch:
+            return []
+        flight = self._flights[0] if self._flights else None
+        if flight is None or (message.epoch, message.step) != (self.epoch, flight.step):
+            raise _not_expected(message, f"{self.epoch}/{flight.step}" if flight else "none")
+        due = flight.due
+        named = [name for name, tokens in message.tokens if len(tokens) == 1 and tokens[0] >= 0]
+        if len(named) != len(message.tokens) or named != [sequence.request.id for sequence in due]:
+            raise _not_expected(message, f"one token for each of {[sequence.request.id for sequence in due]}")
+        self._flights.popleft()
+        self._results += 1
+        returned = []
+        for sequence, (name, (token,)) in zip(due, message.tokens, strict=True):
+            if self._running.get(name) is not sequence:
+                continue  # cancelled while the step was on its way
+            sequence.since = self._results
+            returned.append(sequence.accept(token, self.context))
+            if returned[-1].finish:
+                self._end(sequence)
+        self._admit()
+        return returned
+
+    def lose(self, why: str) -> list[Lost]:
+        """A stage was lost, and what it held with it: every request ends, and a new epoch begins."""
+        lost = [Lost(name, why) for name in (*self._running, *self._waiting)]
+        for sequence in self._running.values():
+            self._slots.free(sequence.slot)
+        for emptied in (self._running, self._waiting, self._flights, self._outbox):
+            emptied.clear()
+        self.epoch += 1
+        self._numbered = 0
+        return lost
+
+    def check(self) -> None:
+        """What must hold between any two calls. For tests."""
+        self._slots.check()
+        assert len({sequence.slot for sequence in self._running.values()}) == self._slots.held_count == self.running
+        assert all(self._slots.holder(sequence.slot) == name for name, sequence in self._running.items())
+        assert all(sequence.slot == NO_SLOT for sequence in self._waiting.values())
+        assert not self._waiting or not self._slots.can_allocate(), "one waits although a slot is free"
+        assert len(self._flights) <= self.window, "more steps in the ring than the window allows"
+        assert sum(flight.decode for flight in self._flights) <= self._stages
+        numbers = [flight.step for flight in self._flights]
+        assert numbers == sorted(set(numbers))
+        assert all(number < self._numbered for number in numbers)
+        awaited = [sequence for flight in self._flights for sequence in flight.due]
+        for sequence in self._running.values():
+            assert awaited.count(sequence) == int(sequence.due), "a step is due that nobody sent, or twice"
+            assert sequence.sent <= self.context
+            if sequence.decoding:
+                assert sequence.sent == len(sequence.tokens) - 1 + sequence.due
+            else:
+                assert sequence.due == (sequence.prompt_left == 0), "a prompt that was sent awaits its token"
+
+    def _send(self, parts: list[Part]) -> None:
+        """Put a Step into the outbox, after the Open of a sequence that is new; mark its tokens as sent."""
+        for part in parts:
+            if not part.sequence.opened:
+                part.sequence.opened = True
+                request = part.sequence.request
+                self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling))
+        message = frames.Step(self.epoch, self._numbered, tuple(part.span() for part in parts))
+        ids = np.array([token for part in parts for token in part.tokens()], np.int64)
+        decode = parts[0].sequence.decoding
+        self._flights.append(Flight(message.step, tuple(parts), decode))
+        for part in parts:
+            part.sequence.sent += part.count
+            part.sequence.due = bool(part.rows)
+        self._post(message, {"input_ids": ids})
+
+    def _post(self, message: frames.Ring, tensors: dict[str, npt.NDArray[np.int64]] | None = None) -> None:
+        self._numbered += 1
+        self._outbox.append((message, tensors or {}))
+
+    def _end(self, sequence: Sequence) -> None:
+        """Free what a running sequence holds, here at once and on the stages by a Close."""
+        del self._running[sequence.request.id]
+        self._slots.free(sequence.slot)
+        if sequence.opened:
+            self._post(frames.Close(self.epoch, self._numbered, sequence.request.id))
+
+    def _admit(self) -> None:
+        """Give free slots to those who wait, the oldest first."""
+        while self._waiting and self._slots.can_allocate():
+            name = next(iter(self._waiting))
+            sequence = self._waiting.pop(name)
+            sequence.slot = self._slots.allocate(name)
+            self._running[name] = sequence
+
+
+def _check_request(request: Request, context: int) -> None:
+    if not request.prompt:
+        raise InputError("prompt-empty", "the prompt has no tokens", hint="send at least one token")
+    if len(request.prompt) + 1 > context:
+        raise InputError(
+            "prompt-too-long",
+            f"the prompt has {len(request.prompt)} tokens, which leaves no room in a context of {context}",
+            hint="shorten the prompt, or serve with a larger --context",
+        )
+    if request.max_tokens < 1:
+        raise InputError("max-tokens-wrong", f"max_tokens is {request.max_tokens}", hint="ask for at least one token")
+
+
+def _not_expected(message: frames.Sampled, expected: str) -> IntegrityError:
+    return IntegrityError(
+        "ring-out-of-step",
+        f"the last stage returned step {message.epoch}/{message.step}, which does not fit what was sent",
+        context=[f"it names {[name for name, _ in message.tokens]}; expected: {expected}"],
+        hint="all nodes must run the same build; restart the stage",
+    )

@@ -1,0 +1,111 @@
+"""Which sequences form the next step.
+
+The ring is a pipe of S stages that all work at once, each on another step. A step costs a stage a fixed part
+(all weights are read once) and a part per token. So the tokens per second of many sequences depend on two
+things: that every stage always has a step to work on, and that each step carries as many tokens as that
+allows. Time to the next token, for one client, depends on what stands before its step in the pipe.
+
+**Groups.** With D sequences decoding, a step carries ceil(D / S) of them, and at most S decode steps are in
+the ring. Fewer steps would leave a stage idle; more would be smaller ones, and stay so: a step that returns
+is sent on at once, and would never meet the others. With the limit, what returns finds others waiting and
+joins them, so that whatever the order of arrival, after some rounds there are S full groups.
+
+Groups are runs of neighbours when the decoding sequences are sorted by slot, and a step lists its slots in
+ascending order, because executors run one contiguous window of slots and waste a row on each hole. Groups
+are computed anew for every step: a sequence that joins or leaves moves the borders, and those on their way
+meanwhile join their new group when they come back. The group that goes is that of the sequence which has
+been ready the longest, with all its members that are ready. So nobody is overtaken by more than one group's
+worth of others, and a group that is complete is never held back for one that is not.
+
+**Prompts.** A prompt is sent in chunks, each a step of its own, the oldest request first; the next chunk need
+not wait for the one before, as frames keep their order and nothing depends on a token not yet known. While
+others decode, at least one decode step goes between two chunks: a long prompt slows the others down, by
+one chunk per token, but does not stop them. When nobody decodes, chunks may fill the ring.
+
+**Law 1** rests here on two rules. A position of a prompt is computed in chunk mode (two or more tokens of a
+sequence in one call), so a rest of one token joins the chunk before it, which then has one more than
+``chunk``; a prompt of one token has no chunk to join and is single everywhere. A generated position is
+computed alone in its row (single mode), in any company. The two modes differ in the last bits; within a mode
+neither chunk size nor company does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ruvrun import frames
+from ruvrun.engine.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sequence's part of a step: its next ``count`` tokens; ``rows`` is 1 when a token shall be sampled."""
+
+    sequence: Sequence
+    count: int
+    rows: int
+
+    def span(self) -> frames.SeqStep:
+        """How a step names this part."""
+        sequence = self.sequence
+        return frames.SeqStep(sequence.request.id, sequence.slot, sequence.sent, self.count, self.rows)
+
+    def tokens(self) -> list[int]:
+        """The token ids of this part."""
+        return self.sequence.tokens[self.sequence.sent : self.sequence.sent + self.count]
+
+
+class Scheduler:
+    """Chooses the next step; the only thing it remembers is whether the last one was a chunk of a prompt.
+
+    Args:
+        stages: number of stages of the ring.
+        chunk: tokens of a prompt per step, at least two.
+    """
+
+    def __init__(self, *, stages: int, chunk: int) -> None:
+        assert stages >= 1
+        assert chunk >= 2, "a chunk of one token would be computed in the other mode"
+        self._stages = stages
+        self._chunk = chunk
+        self._after_chunk = False
+
+    def next(self, running: Collection[Sequence], decode_steps: int) -> list[Part]:
+        """The parts of the next step, in ascending order of slots; empty when nothing should be sent now.
+
+        Args:
+            running: the sequences that hold a slot, the oldest request first.
+            decode_steps: decode steps now in the ring.
+        """
+        decoding = [sequence for sequence in running if sequence.decoding]
+        if decode_steps < self._stages and (group := self._group(decoding)):
+            self._after_chunk = False
+            return [Part(sequence, 1, 1) for sequence in group]
+        if decoding and self._after_chunk:
+            return []
+        for sequence in running:
+            if left := sequence.prompt_left:
+                self._after_chunk = True
+                count = chunk_of(left, self._chunk)
+                return [Part(sequence, count, int(count == left))]
+        return []
+
+    def _group(self, decoding: Collection[Sequence]) -> list[Sequence]:
+        """The ready members of the group whose turn it is."""
+        ready = [sequence for sequence in decoding if sequence.ready]
+        if not ready:
+            return []
+        oldest = min(ready, key=lambda sequence: (sequence.since, sequence.slot))
+        size = -(-len(decoding) // self._stages)
+        by_slot = sorted(decoding, key=lambda sequence: sequence.slot)
+        start = by_slot.index(oldest) // size * size
+        return [sequence for sequence in by_slot[start : start + size] if sequence.ready]
+
+
+def chunk_of(left: int, chunk: int) -> int:
+    """How many of the ``left`` prompt tokens go next: ``chunk``, but all when at most one would remain."""
+    return left if left <= chunk + 1 else chunk
+
+
+__all__ = ["Part", "Scheduler", "chunk_of"]

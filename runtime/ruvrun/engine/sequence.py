@@ -1,0 +1,103 @@
+"""One sequence: its tokens, how far they were sent, whether one is awaited, and its slot.
+
+The nouns a caller meets are here too: a ``Request`` goes in, ``Token`` or ``Lost`` come out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ruvrun import frames
+
+Finish = Literal["stop", "length"]
+NO_SLOT = -1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client wants continued.
+
+    Args:
+        id: unique among the requests that are alive; the caller counts.
+        prompt: token ids, at least one.
+        max_tokens: the most tokens to generate, at least one.
+        sampling: how tokens are picked; the seed is explicit.
+        eos: tokens that end the answer. They are returned and counted like any other.
+    """
+
+    id: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: frames.Sampling
+    eos: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Token:
+    """The next token of request ``id``; ``finish`` says why it is the last one, None where it is not.
+
+    ``stop``: it is one of the request's eos tokens. ``length``: ``max_tokens`` or the context is used up.
+    """
+
+    id: int
+    token: int
+    finish: Finish | None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Request ``id`` ended without an answer; ``why`` is a sentence for the client."""
+
+    id: int
+    why: str
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request on its way.
+
+    Position *p* holds ``tokens[p]``. Positions below ``sent`` were sent into the ring, and are computed or on
+    their way; as frames keep their order, what follows them will find them computed. ``due`` is set while a
+    token was asked for and has not returned: then nothing that depends on it can be sent. ``since`` is when
+    the sequence last became ready for its next token, in the engine's own count of results.
+    """
+
+    request: Request
+    tokens: list[int] = field(init=False)
+    slot: int = NO_SLOT
+    sent: int = 0
+    due: bool = False
+    opened: bool = False
+    since: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt)
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens that were not sent yet."""
+        return max(0, len(self.request.prompt) - self.sent)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether its first token has returned, so that it goes on one token at a time."""
+        return len(self.tokens) > len(self.request.prompt)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its newest token has returned and was not sent yet."""
+        return self.decoding and not self.due
+
+    def accept(self, token: int, context: int) -> Token:
+        """Take the token that was due; ``context`` is the number of positions a slot holds."""
+        assert self.due, "a token came that was not due"
+        self.due = False
+        self.tokens.append(token)
+        generated = len(self.tokens) - len(self.request.prompt)
+        finish: Finish | None = None
+        if token in self.request.eos:
+            finish = "stop"
+        elif generated >= self.request.max_tokens or len(self.tokens) >= context:
+            finish = "length"
+        return Token(self.request.id, token, finish)
