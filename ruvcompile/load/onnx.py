@@ -1,0 +1,144 @@
+"""An ONNX file in, a ``Program`` out; or one clear error.
+
+Weights in external files are mapped when they are read, not now; only their presence and length are checked.
+What is checked beyond that is what a damaged file breaks: protobuf has no checksum, and a file cut off at the
+right byte still parses, only without its last fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import google.protobuf.message  # type: ignore[import-untyped]  # protobuf ships no stubs
+import onnx
+import onnx_ir as ir
+
+from ruvcompile.program import Program, Source
+from ruvrun.bundle import file_sha256
+from ruvrun.errors import InputError
+
+
+def load_onnx(path: Path, named_as: str) -> Program:
+    """Load the graph in the ONNX file at ``path``.
+
+    Args:
+        path: the file; data files it refers to lie in its folder, and must stay while weights are still read.
+        named_as: how the user called it; it stands in messages and in ``Source.path``.
+
+    Raises:
+        InputError: the file is missing or unreadable, not an ONNX model, cut off, inconsistent, or its external
+            data is missing, too short, or outside its folder.
+    """
+    try:
+        proto = onnx.load_model(str(path), format="protobuf", load_external_data=False)
+    except FileNotFoundError:
+        raise InputError("file-missing", f"no model at {named_as}", hint="check the path") from None
+    except OSError as error:
+        raise InputError(
+            "file-unreadable", f"cannot read {named_as}: {error.strerror}", hint="check its permissions"
+        ) from None
+    except (google.protobuf.message.DecodeError, ValueError):
+        raise _not_sound(named_as, "it does not parse as an ONNX protobuf") from None
+    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
+        raise _not_sound(named_as, "it holds no graph")
+    if not proto.opset_import:
+        raise _not_sound(named_as, "it states no operator set")
+    if not proto.graph.output:
+        raise _not_sound(named_as, "its graph has no outputs")
+    if undefined := _undefined(proto):
+        raise _not_sound(named_as, f"{undefined}")
+    try:
+        model = ir.from_proto(proto)
+        model.graph.sort()
+    except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
+        raise _not_sound(named_as, str(error.__cause__ or error).splitlines()[0]) from None
+    ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    for function in model.functions.values():
+        ir.external_data.set_base_dir(function.graph, path.resolve().parent)
+    for tensor in external_tensors(model):
+        _check_external(tensor, named_as)
+    return Program(path.stem or path.name, model, Source(named_as, file_sha256(path)), None)
+
+
+def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    """Every tensor of ``model`` whose data is in another file: weights, and constants in nodes and bodies."""
+    graphs = [*model.graphs(), *(function.graph for function in model.functions.values())]
+    for graph in graphs:
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                yield value.const_value
+        for node in graph:
+            for attribute in node.attributes.values():
+                if not attribute.is_ref() and isinstance(attribute.value, ir.ExternalTensor):
+                    yield attribute.value
+
+
+def _undefined(proto: onnx.ModelProto) -> str | None:
+    """The first name that is read but nowhere made, as a sentence; None when all is well."""
+    made = _names(proto.graph)
+    for output in proto.graph.output:
+        if output.name not in made:
+            return f"its output {output.name!r} is made by no node"
+    return _undefined_in(proto.graph, set())
+
+
+def _undefined_in(graph: onnx.GraphProto, around: set[str]) -> str | None:
+    known = around | _names(graph)
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in known:
+                return f"node {node.name or node.op_type!r} reads {name!r}, which is made nowhere"
+        for attribute in node.attribute:
+            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
+                if problem := _undefined_in(body, known):
+                    return problem
+    return None
+
+
+def _names(graph: onnx.GraphProto) -> set[str]:
+    names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    names.update(tensor.values.name for tensor in graph.sparse_initializer)
+    names.update(name for node in graph.node for name in node.output if name)
+    return names
+
+
+def _check_external(tensor: ir.ExternalTensor, named_as: str) -> None:
+    folder = Path(tensor.base_dir).resolve()
+    path = (folder / tensor.location).resolve()
+    if not path.is_relative_to(folder):
+        raise InputError(
+            "external-data-outside",
+            f"{named_as} keeps {tensor.name} in {tensor.location}, outside its own folder",
+            hint="save the model with its data beside it",
+        )
+    if not path.is_file():
+        raise InputError(
+            "external-data-missing",
+            f"{named_as} keeps {tensor.name} in {tensor.location}, which is not there",
+            context=[f"expected at {path}"],
+            hint="copy the data file along with the model",
+        )
+    status = path.stat()
+    if status.st_size < (tensor.offset or 0) + (tensor.length or tensor.nbytes):
+        raise InputError(
+            "external-data-short",
+            f"{tensor.location} ends before the data of {tensor.name}",
+            context=[f"it has {status.st_size} bytes"],
+            hint="the data file is cut off or belongs to another model; copy it again",
+        )
+    if status.st_nlink > 1:
+        raise InputError(
+            "external-data-linked",
+            f"{tensor.location} has several hard links, and such data is not read",
+            hint=f"make a copy of its own: cp {tensor.location} copy && mv copy {tensor.location}",
+        )
+
+
+def _not_sound(named_as: str, why: str) -> InputError:
+    return InputError(
+        "model-invalid",
+        f"{named_as} is not a sound ONNX model",
+        context=[why],
+        hint="get the file again, or export it anew",
+    )

@@ -1,0 +1,160 @@
+"""The units of a graph: what a plan moves as a whole, with what each reads and makes.
+
+A unit is one node with its bodies, or a group of nodes (see ``groups``). ``units`` lists a graph as units in
+one topological order, and notes for every value that must not cross a cut why:
+
+1. links carry dense tensors of numbers and truth values; no sequences, optionals or strings;
+2. a value whose type is not known cannot be described to the stage that receives it;
+3. a quantised operator is not separated from its QuantizeLinear and DequantizeLinear: a back end forms its
+   integer kernel only where it sees the whole pattern, and on x86 only where no signed 8-bit tensor comes in
+   from outside. Inside such a pattern an unsigned 8-bit tensor may cross, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ruvcompile.passes.infer import Type, infer
+from ruvcompile.passes.scope import is_weight, reads
+
+CARRIED = frozenset(
+    ir.DataType[name]
+    for name in (
+        *("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"),
+        *("FLOAT16", "FLOAT", "DOUBLE"),
+    )
+)
+"""The element types that a link can carry."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Nodes that stay together: one node with its bodies, or a group.
+
+    All fields hold names, each once. ``inputs`` are the activations read from outside the unit, by bodies too,
+    graph inputs included; ``weights`` the initialisers read; ``outputs`` all values made that someone outside
+    the unit reads, or that are graph outputs; those are in ``results`` too. ``refused`` tells, for inputs and
+    outputs that must not cross a cut, why. ``relays`` are graph inputs that are graph outputs; the last unit
+    has them.
+    """
+
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def units(model: ir.Model, types: Mapping[str, Type] | None = None) -> tuple[Unit, ...]:
+    """The nodes of a canonical ``model``, in topological order, each a unit of its own.
+
+    Args:
+        model: not changed. Its own order is kept, except that what depends on weights alone comes where it is
+            first read.
+        types: types that cannot be inferred, by value name (see ``infer.observed``); without them a value after
+            an operator of another domain is refused at every cut.
+    """
+    graph = model.graph
+    known = {**(types or {}), **infer(model)}
+    finals = set(graph.outputs)
+    relays = tuple(value.name for value in graph.outputs if value.is_graph_input() and value.name)
+    found: list[Unit] = []
+    nodes = _ordered(graph)
+    read_by = [reads(node) for node in nodes]
+    read = {value for values in read_by for value in values}
+    for number, (node, values) in enumerate(zip(nodes, read_by, strict=True)):
+        inputs = [value for value in values if not is_weight(value)]
+        outputs = [value for value in node.outputs if value in read or value in finals]
+        refused = {_name(value): why for value in (*inputs, *outputs) if (why := _refusal(value, known))}
+        found.append(
+            Unit(
+                nodes=(node.name or "",),
+                inputs=_names(inputs),
+                outputs=_names(outputs),
+                weights=_names(value for value in values if is_weight(value)),
+                results=_names(value for value in outputs if value in finals),
+                relays=relays if number == len(nodes) - 1 else (),
+                refused=refused,
+            )
+        )
+    return tuple(found)
+
+
+def refusals(units: Sequence[Unit]) -> dict[str, str]:
+    """Why values of ``units`` must not cross a cut, by name."""
+    return {name: why for unit in units for name, why in unit.refused.items()}
+
+
+def _refusal(value: ir.Value, known: Mapping[str, Type]) -> str:
+    """Why ``value`` must not cross a cut; empty when it may."""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return f"is no tensor but a {type(value.type).__name__.removesuffix('Type').lower()}"
+    kind = known.get(_name(value))
+    if kind is None:
+        return "is of a type that is not known without running the graph"
+    if kind.dtype not in CARRIED:
+        return f"is of type {kind.dtype.name.lower()}, which links do not carry"
+    return _quantisation(value, kind)
+
+
+def _quantisation(value: ir.Value, kind: Type) -> str:
+    """Why a cut at ``value`` would cost a quantised kernel; empty when it would not."""
+    producer = value.producer()
+    makes = producer.op_type if producer is not None else ""
+    if makes == "DequantizeLinear":
+        return "would be separated from its DequantizeLinear"
+    readers = {node.op_type for node in value.consumers()}
+    if producer is not None and "QuantizeLinear" in readers and _after_dequantise(producer):
+        return "would be separated from its QuantizeLinear"
+    if makes == "QuantizeLinear" and kind.dtype == ir.DataType.INT8 and "DequantizeLinear" in readers:
+        return "is a signed 8-bit tensor, which would lose the quantised kernel behind it"
+    return ""
+
+
+def _after_dequantise(node: ir.Node) -> bool:
+    makers = [value.producer() for value in node.inputs if value is not None]
+    return any(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+
+
+def _ordered(graph: ir.Graph) -> list[ir.Node]:
+    """The nodes of ``graph`` in its own order, but what depends on weights alone only where it is first read.
+
+    Such a node is as good as a weight (the transpose of a tied embedding, a dequantised matrix): where it stands
+    far before its reader, a cut between would send its value with every item.
+    """
+    live: set[ir.Value] = set(graph.inputs)
+    constant: set[ir.Node] = set()
+    for node in graph:
+        if live.isdisjoint(reads(node)):
+            constant.add(node)
+        else:
+            live.update(node.outputs)
+    order: dict[ir.Node, None] = {}
+    for node in [*(each for each in graph if each not in constant), *(each for each in graph if each in constant)]:
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            waiting = [
+                maker
+                for value in reads(top)
+                if (maker := value.producer()) is not None and maker in constant and maker not in order
+            ]
+            if waiting:
+                stack.extend(waiting)
+            else:
+                order[stack.pop()] = None
+    return list(order)
+
+
+def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
+    return tuple(_name(value) for value in values)
+
+
+def _name(value: ir.Value) -> str:
+    assert value.name is not None
+    return value.name
