@@ -1,0 +1,249 @@
+"""The command line of the compiler: flags in, one call, text or JSON out, an exit code.
+
+Only here is anything printed and only here does the process exit. Results go to standard output; progress,
+defaults and errors to standard error. With ``--json`` standard output is one object: the result, or
+``{"error": ...}``. The compiler itself is imported only by the commands that need it, so that help and wrong flags
+are answered at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from ruvcompile import __version__, tables
+from ruvcompile.configuration import not_in_this_version
+from ruvcompile.errors import IntegrityError, MachineError, RuvError, UsageError, did_you_mean, raise_all
+from ruvcompile.options import Options, resolve
+from ruvcompile.progress import Terminal
+from ruvcompile.targets import check_targets, fleet_targets, load_target, target_names
+
+LATER = ("probe", "profile")
+REFUSALS = (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS, errno.EDQUOT)
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class _Commands(click.Group):
+    """A group whose unknown commands get a did-you-mean, and whose future ones are refused as such."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name = args[0]
+        if name in LATER:
+            raise not_in_this_version(f"ruvcompile {name}")
+        if name not in self.commands and not name.startswith("-"):
+            raise UsageError("command-unknown", f"unknown command {name!r}", hint=did_you_mean(name, self.commands))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ruvcompile")
+def root() -> None:
+    """Cut a model by measured cost into one bundle per machine of a small fleet.
+
+    \b
+    Example:
+        ruvcompile build model.gguf --target host --nodes 2
+        ruvrun serve dist/manifest.toml
+    """  # noqa: D301 - click's mark for lines to keep
+
+
+def _common(command: _F) -> _F:
+    for option in (
+        click.version_option(__version__, prog_name="ruvcompile"),
+        click.option("-v", "--verbose", is_flag=True, help="Say more on standard error."),
+        click.option("-q", "--quiet", is_flag=True, help="Only results and errors."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output."),
+    ):
+        command = option(command)
+    return command
+
+
+def _build_options(command: _F) -> _F:
+    options = (
+        click.argument("model", required=False),
+        click.option("--target", help="A kind of machine (see: ruvcompile targets); host is this machine."),
+        click.option("--nodes", help="How many equal nodes, or their host names with commas. [default: 1]"),
+        click.option("--fleet", help="fleet.toml: the machines one by one, instead of --target and --nodes."),
+        click.option("--stages", type=int, help="Force how many stages. [default: the plan chooses]"),
+        click.option("--replicas", type=int, help="Force how many pipelines. [default: the plan chooses]"),
+        click.option("--cut", help="Force the cut: tensor names with commas. [default: the plan chooses]"),
+        click.option("--quant", help="auto, none, int8, int4. [default: auto]"),
+        click.option("--kv-type", help="Type of keys and values. [default: the target's]"),
+        click.option("--context", type=int, help="Tokens per sequence. [default: min(model, 4096)]"),
+        click.option("--streams", type=int, help="Sequences at once. [default: max(4, 2 x stages)]"),
+        click.option("--prompt-tokens", type=int, help="Prompt assumed for the time to first token. [default: 512]"),
+        click.option("--objective", help="throughput or latency. [default: throughput]"),
+        click.option("--inputs", help="Samples (.npz) for graphs with open shapes."),
+        click.option("--shape", multiple=True, help="NAME=1x3x640x640, for graphs with open shapes; repeatable."),
+        click.option("--costs", multiple=True, help="Measured cost tables; repeatable. [default: measured here]"),
+        click.option("--name", help="The model's name. [default: from the model]"),
+        click.option("--new-keys", is_flag=True, help="Make new link keys instead of the fleet's."),
+        click.option("--targets-dir", help="A folder with more targets."),
+        click.option("-o", "--output", help="Where the build goes. [default: dist]"),
+        *(
+            click.option(f"--{name}", default=None, hidden=True, is_flag=flag)
+            for name, flag in (("sign", False), ("wheels", False), ("simulate", True), ("allow-download", True))
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@root.command()
+@_build_options
+@_common
+def build(**flags: Any) -> None:
+    """Build MODEL (.gguf, .onnx) into one bundle per node.
+
+    \b
+    Example:
+        ruvcompile build SmolLM2-135M-Instruct.Q4_1.gguf --target host --nodes 2
+    """  # noqa: D301
+    options, progress = _start(flags)
+    from ruvcompile import compile as steps
+
+    _finish(flags, steps.build(options, progress), tables.build_text)
+
+
+@root.command()
+@_build_options
+@_common
+def plan(**flags: Any) -> None:
+    """Show what build would do, and write nothing.
+
+    \b
+    Example:
+        ruvcompile plan model.gguf --target pi5 --nodes 4 --json
+    """  # noqa: D301
+    options, progress = _start(flags)
+    from ruvcompile import compile as steps
+
+    _finish(flags, steps.plan(options, progress), tables.plan_text)
+
+
+@root.command()
+@click.argument("manifest")
+@click.option("--model", help="The file the build came from. [default: as the manifest names it]")
+@_common
+def verify(manifest: str, model: str | None, **flags: Any) -> None:
+    """Compare the staged model with the uncut one, and with the file it came from.
+
+    \b
+    Example:
+        ruvcompile verify dist/manifest.toml
+    """  # noqa: D301
+    from ruvcompile import compile as steps
+
+    result = steps.verify(Path(manifest), Path(model) if model else None, _progress(flags))
+    _finish(flags, result, tables.verify_text)
+    if not result["identical"]:
+        problem = IntegrityError(
+            "verify-differs", "the staged model does not compute what the uncut one does", hint="report this as a bug"
+        )
+        click.echo(str(problem), err=True)
+        raise click.exceptions.Exit(problem.exit_code)
+
+
+@root.command()
+@click.argument("manifest")
+@click.option("--run", help="JSON of `ruvrun bench`: what really happened, beside the plan.")
+@_common
+def report(manifest: str, run: str | None, **flags: Any) -> None:
+    """Write report.html beside MANIFEST again.
+
+    \b
+    Example:
+        ruvcompile report dist/manifest.toml --run bench.json
+    """  # noqa: D301
+    from ruvcompile import compile as steps
+
+    path = steps.report(Path(manifest), Path(run) if run else None)
+    _finish(flags, {"report": str(path)}, lambda result: f"wrote {result['report']}")
+
+
+@root.command()
+@click.option("--check", is_flag=True, help="Check the data of every target; exit 3 if any is wrong.")
+@click.option("--targets-dir", help="A folder with more targets.")
+@_common
+def targets(check: bool, targets_dir: str | None, **flags: Any) -> None:
+    """List the kinds of machines a model can be built for.
+
+    \b
+    Example:
+        ruvcompile targets --targets-dir my-targets
+    """  # noqa: D301
+    extra = Path(targets_dir) if targets_dir else None
+    if check:
+        raise_all(check_targets(extra))
+    found = [load_target(name, extra) for name in sorted(target_names(extra))]
+    _finish(flags, tables.targets_json(found), lambda _: tables.targets_text(found))
+
+
+def _start(flags: dict[str, Any]) -> tuple[Options, Terminal]:
+    progress = _progress(flags)
+    options = resolve({key: value for key, value in flags.items() if key not in ("as_json", "quiet", "verbose")})
+    fleet_targets(options)
+    if options.defaults:
+        progress.note(", ".join(f"--{name} {value} (default)" for name, value in options.defaults))
+    return options, progress
+
+
+def _progress(flags: dict[str, Any]) -> Terminal:
+    return Terminal(sys.stderr, -1 if flags["quiet"] else int(flags["verbose"]))
+
+
+def _finish(flags: dict[str, Any], result: dict[str, Any], text: Callable[[dict[str, Any]], str]) -> None:
+    click.echo(json.dumps(result) if flags["as_json"] else text(result))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; whatever goes wrong has been told."""
+    try:
+        code = root.main(args=list(arguments), prog_name="ruvcompile", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except click.ClickException as error:
+        problem: RuvError = UsageError("usage", error.format_message().rstrip("."), hint="see --help")
+    except RuvError as error:
+        problem = error
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output is gone; say nothing more
+        return 141
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            return _bug(error, arguments)
+        problem = MachineError(
+            "machine-refuses", f"{error.filename}: {error.strerror}", hint="choose another place, or make room there"
+        )
+    except Exception as error:  # noqa: BLE001 - the one place where our own bugs end
+        return _bug(error, arguments)
+    click.echo(str(problem), err=True)
+    if "--json" in arguments:
+        click.echo(json.dumps(problem.to_dict()))
+    return problem.exit_code
+
+
+def _bug(error: Exception, arguments: Sequence[str]) -> int:
+    traceback.print_exception(error)
+    if "--json" in arguments:
+        problem = RuvError("bug", f"{type(error).__name__}: {error}", hint="this is our own bug; please report it")
+        click.echo(json.dumps(problem.to_dict()))
+    return 1
+
+
+def main() -> NoReturn:
+    """Entry point of the ``ruvcompile`` command."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""What the commands say to a person: results as text. Pure; the command line prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ruvcompile.targets import Target
+from ruvcompile.units import show_bytes
+
+PLATFORM = "Linux only for now (Windows through WSL2, CPU only)"
+
+
+def plan_text(result: Mapping[str, Any]) -> str:
+    """A plan (or build) as a table of stages and the figures under it.
+
+    Args:
+        result: the JSON object of ``plan`` and ``build``.
+    """
+    rows = [
+        [
+            str(number),
+            stage["node"],
+            stage["target"],
+            stage["backend"],
+            str(stage["graph_nodes"]),
+            show_bytes(stage["weight_bytes"]),
+            show_bytes(stage["kv_bytes"]),
+            show_bytes(stage["cut_bytes"]),
+            f"{stage['predicted_ms']:.2f}",
+        ]
+        for number, stage in enumerate(result["stages"])
+    ]
+    head = ["stage", "node", "target", "back end", "graph nodes", "weights", "key/value", "sends", "predicted ms"]
+    lines = [table(head, rows), ""]
+    lines.append(
+        f"slowest stage {result['bottleneck_ms']:.2f} ms, lower bound {result['lower_bound_ms']:.2f} ms, "
+        f"gap {100 * result['gap']:.1f} %; costs: {result['cost_source']}"
+    )
+    if result.get("predicted_tokens_per_s") is not None:
+        lines.append(
+            f"predicted: {result['predicted_tokens_per_s']:.0f} tokens/s, one stream "
+            f"{result['predicted_tokens_per_s_one']:.0f}, first token after {result['predicted_ttft_ms']:.0f} ms"
+        )
+    elif result.get("predicted_items_per_s") is not None:
+        rate, latency = result["predicted_items_per_s"], result["predicted_latency_ms"]
+        lines.append(f"predicted: {rate:.1f} items/s, one takes {latency:.1f} ms")
+    for other in result.get("alternatives", ()):
+        lines.append(f"  otherwise {_shape(other.get('shape'))}: {other.get('why', '')}".rstrip(": "))
+    for entry in result.get("rejected", ()):
+        lines.append(f"  rejected {entry['node']}: {entry['rule']}, wanted {entry['wanted']}, has {entry['has']}")
+    lines.append(result["verdict"])
+    return "\n".join(lines)
+
+
+def build_text(result: Mapping[str, Any]) -> str:
+    """A build: its plan, where it is, what it took, and what to do next."""
+    manifest, memory = result["manifest"], show_bytes(result["peak_rss_bytes"])
+    done = f"built {manifest} in {result['seconds']:.1f} s, peak memory {memory}"
+    return f"{plan_text(result)}\n\n{done}\nnext: ruvrun serve {manifest}"
+
+
+def verify_text(result: Mapping[str, Any]) -> str:
+    """Staged against uncut, and the quantised model against its source."""
+    same = "identical" if result["identical"] else "NOT identical"
+    cases = f"{result.get('cases', 0)} cases"
+    counted = f"{cases}, {result['tokens']} tokens" if result.get("tokens") else cases
+    lines = [f"staged against uncut: {same} ({counted}; largest difference {result.get('max_abs_diff', 0.0):.3g})"]
+    source = result.get("vs_source")
+    if source:
+        lines.append(
+            f"against the file it came from: KL {source['kl']:.4f}, same first choice {100 * source['top1']:.1f} % "
+            f"({source['tokens']} tokens)"
+        )
+    return "\n".join(lines)
+
+
+def targets_text(targets: Sequence[Target]) -> str:
+    """The targets that can be named."""
+    head = ["target", "what", "back end", "machine", "memory", "quant", "key/value"]
+    rows = [
+        [
+            target.name,
+            target.title,
+            target.backend,
+            target.machine,
+            ", ".join(show_bytes(size) for size in target.memory) or show_bytes(target.installed),
+            ", ".join(target.quants),
+            ", ".join(target.kv_types),
+        ]
+        for target in targets
+    ]
+    return f"{table(head, rows)}\n\n{PLATFORM}."
+
+
+def targets_json(targets: Sequence[Target]) -> dict[str, Any]:
+    """The same as one object."""
+    return {
+        "targets": [
+            {
+                "name": target.name,
+                "title": target.title,
+                "backend": target.backend,
+                "machine": target.machine,
+                "memory": list(target.memory) or [target.installed],
+                "quants": list(target.quants),
+                "kv_types": list(target.kv_types),
+                "figures": {
+                    figure.name: {
+                        "value": figure.value,
+                        "unit": figure.unit,
+                        "kind": figure.kind,
+                        "source": figure.source,
+                    }
+                    for figure in target.figures
+                },
+            }
+            for target in targets
+        ],
+        "platform": PLATFORM,
+    }
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest cell; columns of numbers to the right."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    right = [bool(rows) and all(row[column][:1].isdigit() for row in rows) for column in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, right, strict=True)
+        return "  ".join(cell.rjust(width) if ends else cell.ljust(width) for cell, width, ends in cells).rstrip()
+
+    return "\n".join(line(row) for row in [head, *rows])
+
+
+def _shape(shape: Any) -> str:
+    if isinstance(shape, Mapping):
+        return f"{shape.get('replicas', 1)} x {shape.get('stages', 1)} stages"
+    return str(shape)
