@@ -1,0 +1,122 @@
+"""A whole pipeline in this process: the real engine and the real workers, joined by nothing but calls.
+
+``ruvcompile verify`` and the tests run it. What it computes is what the ring of processes computes, since
+everything but the links is the same code.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ruvrun import frames
+from ruvrun.bundle import find_bundles, verify_bundle
+from ruvrun.engine import Engine, Request
+from ruvrun.errors import InputError
+from ruvrun.executors import Array, load_decoder, load_graph
+from ruvrun.manifest import load_manifest
+from ruvrun.pipeline.worker import Result, Worker
+
+
+class LocalPipeline:
+    """All stages of one pipeline, in order.
+
+    Args:
+        workers: one per stage.
+        context: positions per slot, for decoders.
+        streams: slots, for decoders.
+        chunk: tokens of a prompt per step.
+    """
+
+    def __init__(self, workers: Sequence[Worker], context: int = 0, streams: int = 0, chunk: int = 256) -> None:
+        self.workers = tuple(workers)
+        self.context = context
+        self.streams = streams
+        self.chunk = chunk
+        self._epoch = 0
+
+    def generate(self, requests: Iterable[Request]) -> dict[int, list[int]]:
+        """Run all requests together to their ends; the tokens of each, an eos token included, by request id.
+
+        Every call is a new epoch, so that one that failed leaves nothing behind.
+
+        Raises:
+            InputError: a request that cannot be served; none was run.
+        """
+        self._epoch += 1
+        engine = Engine(
+            stages=len(self.workers),
+            context=self.context,
+            streams=self.streams,
+            chunk=self.chunk,
+            epoch=self._epoch,
+        )
+        answers: dict[int, list[int]] = {}
+        for request in requests:
+            engine.add(request)
+            answers[request.id] = []
+        ring: deque[frames.Sampled] = deque()
+        while not engine.idle:
+            while outgoing := engine.step():
+                if result := self._around(*outgoing):
+                    assert isinstance(result[0], frames.Sampled)
+                    ring.append(result[0])
+            if ring:
+                for token in engine.receive(ring.popleft()):
+                    answers[token.id].append(token.token)
+        return answers
+
+    def run(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """Run a graph once: the program's inputs to its outputs, by name."""
+        self._epoch += 1
+        result = self._around(frames.Run(self._epoch, 0, 0), dict(tensors))
+        assert result is not None
+        return {name: array.copy() for name, array in result[1].items()}
+
+    def _around(self, message: frames.Message, tensors: dict[str, Array]) -> Result | None:
+        """Send one message through all stages."""
+        result: Result | None = (message, tensors)
+        for worker in self.workers:
+            if result is None:
+                return None
+            result = worker.handle(*result)
+        return result
+
+
+def open_local(
+    manifest_path: Path, *, context: int | None = None, streams: int | None = None, threads: int = 1
+) -> LocalPipeline:
+    """Check and load all stages of a manifest's first pipeline, from the bundles beside it.
+
+    Args:
+        manifest_path: ``DIR/manifest.toml`` of a build.
+        context: positions per sequence; as planned when None.
+        streams: sequences at a time; as planned when None.
+        threads: of each stage; 0 is all cores.
+
+    Raises:
+        InputError: the manifest or a bundle is missing or cannot be read.
+        IntegrityError: a bundle is not what the manifest says.
+    """
+    manifest = load_manifest(manifest_path)
+    bundles = find_bundles(manifest_path, manifest)
+    placed = manifest.pipeline[0].stages
+    if missing := [entry.node for entry in placed if entry.node not in bundles]:
+        raise InputError(
+            "bundle-missing",
+            f"the bundles of {', '.join(missing)} are not beside {manifest_path}",
+            hint="give the manifest of the whole build",
+        )
+    space = manifest.space
+    context = context or (space.context if space else manifest.program.context)
+    streams = streams or (space.streams if space else max(4, 2 * len(placed)))
+    workers = []
+    for entry in placed:
+        directory = bundles[entry.node]
+        spec = verify_bundle(directory, manifest, entry.stage)
+        if spec.kind == "decoder":
+            workers.append(Worker(load_decoder(directory, spec, context=context, slots=streams, threads=threads), spec))
+        else:
+            workers.append(Worker(load_graph(directory, spec, threads=threads), spec))
+    return LocalPipeline(workers, context, streams)

@@ -1,0 +1,196 @@
+"""One stage of a ring without its links: a message and its tensors in, a message and its tensors out.
+
+::
+
+    message            any stage but the last          the last stage
+    Open, Close        noted, passed on                noted, ends here
+    Step + tensors     Step + the cut's tensors        Sampled: a token for each row asked for
+    Run + tensors      Run + the cut's tensors         Run + the program's outputs
+
+What leaves a stage are the tensors that its spec's ``forward`` names: its own outputs, and those that it
+received and only relays because a later stage wants them.
+
+Messages carry (epoch, step). Within an epoch every stage sees every step number exactly once, in order; a gap
+means that something was lost on a link, and nothing computed after it would be right. A higher epoch starts
+from nothing: all sequences are forgotten (the executor needs no telling, as a sequence starts at position 0 and
+overwrites). A lower one is left over from before a loss, and dropped. Once a step has failed, for whatever
+reason, the rest of its epoch is dropped too: the key/value space is not what the head thinks it is.
+
+The peers are ours and hold keys, but a wrong build, a bug or a flipped bit must end in an error and never in
+a wrong token, so what a step says is checked against what is known of its sequences.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from ruvrun import frames
+from ruvrun.bundle import StageSpec
+from ruvrun.engine.sampling import pick
+from ruvrun.errors import IntegrityError
+from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, Span
+from ruvrun.manifest import Tensor
+from ruvrun.pipeline.meter import Meter
+
+Result = tuple[frames.Message, dict[str, Array]]
+Tensors = Mapping[str, Array]
+LOGITS = "logits"
+
+
+@dataclass(slots=True)
+class _Opened:
+    """An open sequence: how to sample, its slot once known, and how many positions were computed."""
+
+    sampling: frames.Sampling
+    slot: int | None = None
+    reached: int = 0
+
+
+class Worker:
+    """Runs one stage.
+
+    Args:
+        executor: the loaded stage, of the kind that ``spec`` says.
+        spec: its bundle's ``bundle.toml``.
+        clock: seconds, for the counters in ``meter``.
+    """
+
+    def __init__(
+        self, executor: DecoderExecutor | GraphExecutor, spec: StageSpec, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.spec = spec
+        self.meter = Meter(clock)
+        self._executor = executor
+        self._open: dict[int, _Opened] = {}
+        self._epoch = 0
+        self._next = 0
+        self._failed = False
+
+    @property
+    def open_sequences(self) -> int:
+        """Sequences that were opened and not closed."""
+        return len(self._open)
+
+    def handle(self, message: frames.Message, tensors: Tensors) -> Result | None:
+        """Take the next message; what it returns goes to the next stage, or from the last one to the head.
+
+        The arrays it returns are the caller's until the next call.
+
+        Raises:
+            IntegrityError: the message does not fit what came before, or what this stage is.
+            Exception: whatever the executor raises. After any of these the rest of the epoch is dropped.
+        """
+        if not isinstance(message, frames.Ring):
+            raise _fault(f"a {type(message).__name__} is no ring message")
+        if not self._in_epoch(message.epoch):
+            return None
+        try:
+            self._in_order(message)
+            return self._act(message, tensors)
+        except Exception:
+            self._failed = True
+            raise
+
+    def _in_epoch(self, epoch: int) -> bool:
+        """Whether a message of ``epoch`` counts; a higher one than before starts from nothing."""
+        if epoch > self._epoch:
+            self._epoch, self._next, self._failed = epoch, 0, False
+            self._open.clear()
+        return epoch == self._epoch and not self._failed
+
+    def _in_order(self, message: frames.Ring) -> None:
+        if message.step != self._next:
+            raise _fault(f"step {message.step} of epoch {message.epoch} came where {self._next} was due")
+        self._next += 1
+
+    def _act(self, message: frames.Ring, tensors: Tensors) -> Result | None:
+        match message:
+            case frames.Step() if self.spec.kind == "decoder":
+                with self.meter.step():
+                    return self._step(message, tensors)
+            case frames.Run() if self.spec.kind == "graph":
+                with self.meter.step():
+                    return self._run(message, tensors)
+            case frames.Open() if self.spec.kind == "decoder":
+                if message.id in self._open:
+                    raise _fault(f"sequence {message.id} is opened twice")
+                self._open[message.id] = _Opened(message.sampling)
+            case frames.Close() if self.spec.kind == "decoder":
+                if self._open.pop(message.id, None) is None:
+                    raise _fault(f"sequence {message.id} is closed but was not open")
+            case _:
+                raise _fault(f"a {type(message).__name__} came to a stage of a {self.spec.kind}")
+        return None if self.spec.last else (message, {})
+
+    def _step(self, message: frames.Step, tensors: Tensors) -> Result:
+        executor = cast(DecoderExecutor, self._executor)
+        opened = self._check_spans(message, executor)
+        _check_packed(self.spec.inputs, tensors, sum(seq.count for seq in message.seqs))
+        spans = [Span(seq.slot, seq.position, seq.count, seq.rows) for seq in message.seqs]
+        outputs = executor.step(spans, tensors)
+        for seq, state in zip(message.seqs, opened, strict=True):
+            state.slot, state.reached = seq.slot, seq.position + seq.count
+        if not self.spec.last:
+            return message, self._forward(outputs, tensors)
+        asked = [(seq, state.sampling) for seq, state in zip(message.seqs, opened, strict=True) if seq.rows]
+        tokens: list[int] = []
+        if asked:
+            positions = [seq.position + seq.count for seq, _ in asked]
+            tokens = pick(outputs[LOGITS], [sampling for _, sampling in asked], positions)
+        picked = tuple((seq.id, (token,)) for (seq, _), token in zip(asked, tokens, strict=True))
+        return frames.Sampled(message.epoch, message.step, picked), {}
+
+    def _run(self, message: frames.Run, tensors: Tensors) -> Result:
+        executor = cast(GraphExecutor, self._executor)
+        if missing := [tensor.name for tensor in self.spec.inputs if tensor.name not in tensors]:
+            raise _fault(f"run {message.id} came without {', '.join(missing)}")
+        outputs = executor.run({tensor.name: tensors[tensor.name] for tensor in self.spec.inputs})
+        return message, self._forward(outputs, tensors)
+
+    def _forward(self, outputs: Tensors, received: Tensors) -> dict[str, Array]:
+        """What leaves this stage: its own outputs, and what it received for a later one."""
+        forward = {}
+        for name in self.spec.forward:
+            array = outputs.get(name, received.get(name))
+            if array is None:
+                raise _fault(f"there is no {name} to pass on")
+            forward[name] = array
+        return forward
+
+    def _check_spans(self, message: frames.Step, executor: DecoderExecutor) -> list[_Opened]:
+        """The open sequences of a step, in its order; a step that cannot be right is a fault."""
+        opened = []
+        last_slot = -1
+        for seq in message.seqs:
+            state = self._open.get(seq.id)
+            if state is None:
+                raise _fault(f"step {message.step} is for sequence {seq.id}, which is not open")
+            fits = 0 <= seq.position <= state.reached and seq.count >= 1 and 0 <= seq.rows <= 1
+            if not fits or seq.position + seq.count > executor.context:
+                raise _fault(f"sequence {seq.id} is at position {state.reached} of {executor.context}; this is {seq}")
+            if not last_slot < seq.slot < executor.slots or state.slot not in (None, seq.slot):
+                raise _fault(f"sequence {seq.id} is in slot {state.slot} of {executor.slots}; this is {seq}")
+            last_slot = seq.slot
+            opened.append(state)
+        if not opened:
+            raise _fault(f"step {message.step} is empty")
+        return opened
+
+
+def _check_packed(wanted: list[Tensor], tensors: Tensors, tokens: int) -> None:
+    """Every input of a decoder stage is there, of its type, and ``[tokens, ...]``."""
+    for tensor in wanted:
+        array = tensors.get(tensor.name)
+        shape = (tokens, *tensor.shape[1:])
+        if array is None or array.dtype != np.dtype(tensor.dtype) or array.shape != shape:
+            found = "none" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise _fault(f"{tensor.name} must be {tensor.dtype} {list(shape)}; came: {found}")
+
+
+def _fault(what: str) -> IntegrityError:
+    return IntegrityError("ring-fault", what, hint="all nodes must run the same build and version")
