@@ -1,0 +1,18 @@
+"""The HTTP front: OpenAI's API over a driver. The only package that knows starlette and uvicorn.
+
+The life of a request here:
+
+1. ``keys`` admits it; ``answer`` reads its body up to a limit; ``ruvrun.openai`` parses it or refuses it.
+2. The tokenizer turns it into token ids (beside the event loop where the text is long).
+3. The driver takes it and calls back with every token from its own thread; ``inbox`` carries these events
+   into the event loop, with one wake-up for all that came since it last looked.
+4. ``ruvrun.openai.Reply`` makes chunks of them. They are sent as they come, or folded into one answer.
+5. Whatever ends the request early (a stop string, the client gone, a stage lost), the rest is cancelled.
+"""
+
+from ruvrun.server.app import build_app
+from ruvrun.server.driver import Driver
+from ruvrun.server.keys import load_keys
+from ruvrun.server.listen import HttpServer, listen, serve, url_of
+
+__all__ = ["Driver", "HttpServer", "build_app", "listen", "load_keys", "serve", "url_of"]

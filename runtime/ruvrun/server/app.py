@@ -1,0 +1,104 @@
+"""The routes, and every error in OpenAI's form."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ruvrun.errors import RuvError
+from ruvrun.manifest import Manifest
+from ruvrun.metrics import CONTENT_TYPE
+from ruvrun.openai import ApiError, parse_chat, parse_completion
+from ruvrun.server.answer import Answer, json_response, no_model
+from ruvrun.server.driver import READY, Driver
+from ruvrun.server.inbox import Inboxes
+from ruvrun.server.keys import Keys
+from ruvrun.server.meters import Meters
+from ruvrun.tokenizer import Tokenizer
+
+
+def build_app(
+    driver: Driver, tokenizer: Tokenizer | None, manifest: Manifest, *, api_keys: Mapping[str, str], context: int
+) -> Starlette:
+    """The whole front as an ASGI application.
+
+    Args:
+        driver: where requests go.
+        tokenizer: of the model; None for a graph, which has only ``/health`` and ``/metrics``.
+        manifest: of the model.
+        api_keys: key of each client's name; empty means that no key is asked for.
+        context: tokens of prompt and answer together.
+    """
+    meters, name, since = Meters(), manifest.program.name, int(time.time())
+    entry = {"id": name, "object": "model", "created": since, "owned_by": "ruvrun", "max_model_len": context}
+
+    async def health(_: HttpRequest) -> Response:
+        body = driver.health()
+        return json_response(body, 200 if all(node["state"] == READY for node in body["nodes"]) else 503)
+
+    async def metrics(_: HttpRequest) -> Response:
+        return Response(meters.render(driver), media_type=CONTENT_TYPE)
+
+    async def models(_: HttpRequest) -> Response:
+        return json_response({"object": "list", "data": [entry]})
+
+    async def model(http: HttpRequest) -> Response:
+        if http.path_params["name"] != name:
+            raise no_model(http.path_params["name"], name)
+        return json_response(entry)
+
+    async def elsewhere(_: HttpRequest) -> Response:
+        raise ApiError(
+            404, f"{name} is a graph: it takes tensors, not text. Use `ruvrun run --input`.", code="not_a_decoder"
+        )
+
+    routes = [Route("/health", health), Route("/metrics", metrics)]
+    if tokenizer is None:
+        routes.append(Route("/v1/{path:path}", elsewhere, methods=["GET", "POST"]))
+    else:
+        shared: dict[str, Any] = {
+            "driver": driver,
+            "tokenizer": tokenizer,
+            "manifest": manifest,
+            "context": context,
+            "inboxes": Inboxes(),
+            "meters": meters,
+        }
+        routes += [
+            Route("/v1/chat/completions", Answer(parse_chat, **shared), methods=["POST"]),
+            Route("/v1/completions", Answer(parse_completion, **shared), methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+        ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Keys, keys=api_keys)],
+        exception_handlers={ApiError: _refused, HTTPException: _no_route, Exception: _our_bug},
+    )
+
+
+async def _refused(_: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return json_response(error.body(), error.status)
+
+
+async def _no_route(http: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = "There is nothing at" if error.status_code == 404 else f"{http.method} is not possible at"
+    response = json_response(ApiError(error.status_code, f"{what} {http.url.path}.").body(), error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _our_bug(_: HttpRequest, error: Exception) -> Response:
+    # The traceback goes to the log; the client learns only that it is not their fault.
+    kind = error.ref if isinstance(error, RuvError) else type(error).__name__
+    return json_response(ApiError(500, f"An internal error occurred ({kind}).", code="internal_error").body(), 500)

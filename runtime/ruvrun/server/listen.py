@@ -1,0 +1,105 @@
+"""The socket and the loop: uvicorn, started on a socket that is already ours, and stopped in bounded time."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ruvrun.errors import MachineError, UsageError
+
+STOP_SECONDS = 3
+"""Answers under way get this long when the server is told to stop."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take the port now, before anything slow begins; 0 takes a free one. Connections wait until they are served.
+
+    Raises:
+        MachineError: the port is taken (``port-taken``) or not for us (``port-refused``).
+        UsageError: no such address on this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (socket.gaierror, UnicodeError):
+        raise UsageError("host-unknown", f"{host!r} is no address", hint="use 127.0.0.1 or 0.0.0.0") from None
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
+        bound.bind(address)
+        bound.listen(1024)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise MachineError(
+                "port-taken",
+                f"port {port} on {host} is taken by another program",
+                hint="stop it, or use another --port",
+            ) from None
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(
+                "host-not-here", f"{host} is no address of this machine", hint="use 127.0.0.1 or 0.0.0.0"
+            ) from None
+        raise MachineError(
+            "port-refused", f"cannot listen on {host} port {port}: {error.strerror}", hint="use a --port above 1023"
+        ) from None
+    bound.setblocking(False)
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """``http://HOST:PORT`` of a listening socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class HttpServer:
+    """Serves an application on a listening socket until ``stop``, SIGINT or SIGTERM.
+
+    Args:
+        app: the ASGI application.
+        bound: from ``listen``; closed at the end.
+    """
+
+    def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
+        self._bound = bound
+        self._server = _Quiet(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=STOP_SECONDS,
+            )
+        )
+
+    def run(self) -> None:
+        """Serve in this thread; in the main thread the signals end it. Returns when it has stopped."""
+        self._server.run(sockets=[self._bound])
+
+    def stop(self) -> None:
+        """Make ``run`` finish what is under way (at most ``STOP_SECONDS``) and return. Safe in any thread."""
+        self._server.should_exit = True
+
+
+def serve(app: ASGIApp, host: str, port: int) -> None:
+    """Listen and serve until SIGINT or SIGTERM. Errors as in ``listen``, before anything else happens."""
+    HttpServer(app, listen(host, port)).run()
+
+
+class _Quiet(uvicorn.Server):
+    """A server that ends by returning: uvicorn's own would raise the signal again and kill the process."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
+        self.force_exit = self.should_exit  # the second signal does not wait for answers under way
+        self.should_exit = True

@@ -1,0 +1,267 @@
+"""Text to tokens and back: the head's tokenizer, its chat template, and text that arrives in pieces.
+
+Two files in the head's directory say it all: ``tokenizer.json`` (read by the ``tokenizers`` library) and
+``chat.json`` (the chat template and the words for begin and end of a text).
+
+Tokens become text one by one while a client watches, and that has two traps, each with a small machine here:
+
+- A character may be spread over several tokens. ``Decoder`` decodes the newest tokens together with the few
+  before them that gave the last text, and holds back what ends in an incomplete character. The few before
+  matter because some tokenizers treat the first token of a text differently (a leading space is dropped).
+- A stop string may be spread over several tokens. ``Stops`` holds back any end of the text that could still
+  become a stop string. It looks at one character after the other, so the result does not depend on how the
+  text was cut into pieces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+import msgspec
+import tokenizers
+
+from ruvrun.errors import InputError
+
+TOKENIZER = "tokenizer.json"
+CHAT = "chat.json"
+_INCOMPLETE = "\ufffd"
+# The template is data: whatever an expression in it can raise is its way to refuse.
+_TEMPLATE_REFUSES = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
+class Chat(msgspec.Struct, frozen=True, kw_only=True):
+    """All of ``chat.json``. ``template`` is Jinja, empty for a model that was not made for chats."""
+
+    template: str = ""
+    bos_token: str = ""
+    eos_token: str = ""
+    add_bos: bool = False
+
+
+class Tokenizer:
+    """The tokenizer and chat template of one model. Safe to use from several threads.
+
+    Args:
+        directory: holds ``tokenizer.json`` and ``chat.json``.
+
+    Raises:
+        InputError: a file is missing or not what it should be.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        raw, chat = _read(directory / TOKENIZER), _read(directory / CHAT)
+        try:
+            self._tokenizer: Any = tokenizers.Tokenizer.from_buffer(raw)
+        except Exception as error:  # noqa: BLE001 - the library raises bare Exception for whatever it cannot read
+            raise _broken(directory / TOKENIZER, error) from None
+        try:
+            self._chat = msgspec.json.decode(chat, type=Chat)
+            self._template = _environment().from_string(self._chat.template)
+        except (msgspec.DecodeError, jinja2.TemplateError) as error:
+            raise _broken(directory / CHAT, error) from None
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special: frozenset[int] = frozenset(number for number, token in added.items() if token.special)
+        self._bos: int | None = self._tokenizer.token_to_id(self._chat.bos_token) if self._chat.add_bos else None
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether the model came with a chat template."""
+        return bool(self._chat.template)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text``; names of special tokens in it become those tokens.
+
+        The begin-of-text token is put in front where the model wants it, never twice.
+        """
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        if self._bos is not None and ids[:1] != [self._bos]:
+            return [self._bos, *ids]
+        return ids
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The chat template applied to ``messages`` (``role``, ``content``), ready for the assistant's turn.
+
+        Raises:
+            InputError: there is no template (``chat-template-missing``), or it refuses these messages
+                (``chat-template-refused``), as many do with roles they do not know.
+        """
+        if not self.can_chat:
+            raise InputError(
+                "chat-template-missing",
+                "this model has no chat template",
+                hint="send the text itself to /v1/completions",
+            )
+        try:
+            return self._template.render(
+                messages=[dict(message) for message in messages],
+                bos_token=self._chat.bos_token,
+                eos_token=self._chat.eos_token,
+                add_generation_prompt=True,
+                tools=None,
+                documents=None,
+            )
+        except _TEMPLATE_REFUSES as error:
+            raise InputError(
+                "chat-template-refused",
+                f"the model's chat template refuses these messages: {error}",
+                hint="use the roles and the order of turns that the model knows",
+            ) from None
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's turn. Errors as in ``render``."""
+        return self.encode(self.render(messages))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, special tokens left out."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def decoder(self) -> Decoder:
+        """A fresh incremental decoder."""
+        return Decoder(self)
+
+
+class Decoder:
+    """Tokens in, text out, as soon as it is certain.
+
+    The texts that ``push`` and ``flush`` return, joined, are ``Tokenizer.decode`` of all tokens together.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._before: list[int] = []  # the tokens that gave the last text
+        self._before_text = ""
+        self._pending: list[int] = []  # tokens since then
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Take more tokens; return the text that became certain, often that of the tokens before."""
+        self._pending += [token for token in ids if token not in self._tokenizer.special]
+        text = self._new()
+        if not text or text.endswith(_INCOMPLETE):
+            return ""
+        self._before = self._pending
+        self._before_text = self._tokenizer.decode(self._before)
+        self._pending = []
+        return text
+
+    def flush(self) -> str:
+        """The text held back, at the end: an incomplete character stays a replacement character."""
+        text = self._new()
+        self._before, self._before_text, self._pending = [], "", []
+        return text
+
+    def _new(self) -> str:
+        if not self._pending:
+            return ""
+        return self._tokenizer.decode(self._before + self._pending)[len(self._before_text) :]
+
+
+class Stops:
+    """Finds the first stop string in a text that arrives in pieces (Knuth, Morris and Pratt, one per string).
+
+    Args:
+        strings: none of them empty; an empty sequence finds nothing and holds nothing back.
+    """
+
+    def __init__(self, strings: Sequence[str] = ()) -> None:
+        assert all(strings), "an empty stop string would stop everything"
+        self._strings = tuple(strings)
+        self._borders = [_borders(string) for string in self._strings]
+        self._matched = [0] * len(self._strings)  # characters of each string that the text ends with
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Take more text.
+
+        Returns:
+            The text that is certain to come before any stop string, and whether a stop string is complete.
+            After that nothing more may be pushed.
+        """
+        if not self._strings:
+            return text, False
+        for end, character in enumerate(text, 1):
+            for which, string in enumerate(self._strings):
+                matched, borders = self._matched[which], self._borders[which]
+                while matched and string[matched] != character:
+                    matched = borders[matched - 1]
+                self._matched[which] = matched + (string[matched] == character)
+            complete = [len(string) for string, n in zip(self._strings, self._matched, strict=True) if n == len(string)]
+            if complete:
+                seen = self._held + text[:end]
+                self._held = ""
+                return seen[: len(seen) - max(complete)], True
+        seen, hold = self._held + text, max(self._matched)
+        self._held = seen[len(seen) - hold :]
+        return seen[: len(seen) - hold], False
+
+    def flush(self) -> str:
+        """The text held back, at the end: it did not become a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _borders(string: str) -> list[int]:
+    """For each prefix of ``string``, how long its longest proper border (prefix that is also a suffix) is."""
+    borders = [0] * len(string)
+    for end in range(1, len(string)):
+        length = borders[end - 1]
+        while length and string[length] != string[end]:
+            length = borders[length - 1]
+        borders[end] = length + (string[length] == string[end])
+    return borders
+
+
+class _Generation(jinja2.ext.Extension):
+    """``{% generation %}`` marks, for training, what the assistant said; here it only passes through."""
+
+    tags = {"generation"}  # noqa: RUF012 - the name and type are Jinja's
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    """Jinja as chat templates expect it: sandboxed, with the few names that model makers use."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **others: Any) -> str:
+    # Jinja's own filter escapes for HTML, which would change what the model reads.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **others)
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(
+            "file-missing", f"no {path.name} at {path}", hint="copy the whole bundle of the head's node"
+        ) from None
+    except OSError as error:
+        raise InputError(
+            "file-unreadable", f"cannot read {path}: {error.strerror}", hint="check its permissions"
+        ) from None
+
+
+def _broken(path: Path, error: Exception) -> InputError:
+    return InputError("tokenizer-invalid", f"{path} cannot be used", context=[str(error)], hint="copy the bundle again")
