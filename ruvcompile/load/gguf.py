@@ -78,6 +78,13 @@ def program_name(path: Path) -> str:
 
 def _family(file: GgufFile) -> Family:
     architecture = file.architecture
+    kind = file.metadata.get("general.type", "model")
+    if kind != "model":
+        raise InputError(
+            "model-unsupported",
+            f"{file.named_as} holds not a model but: {kind}",
+            hint="give the file of the model itself",
+        )
     if architecture in FAMILIES:
         family: Family = importlib.import_module(FAMILIES[architecture])
         return family

@@ -55,8 +55,15 @@ def describe(file: GgufFile) -> Form:
     if hidden % heads and key + "attention.key_length" not in file.metadata:
         raise _wrong(file, f"its width {hidden} is not a multiple of its {heads} heads")
     head_size = file.count(key + "attention.key_length", hidden // heads)
-    if heads % kv_heads or head_size % 2:
-        raise _wrong(file, f"{heads} heads of {head_size} over {kv_heads} key/value heads")
+    layers = file.count(key + "block_count")
+    # Sizes are held against tensors, whose data is known to be there, before anything is made of such a size.
+    _tensor(file, f"blk.{layers - 1}.attn_q.weight")
+    queries = _tensor(file, "blk.0.attn_q.weight").shape[0]
+    if heads % kv_heads or head_size % 2 or heads * head_size != queries:
+        raise _wrong(
+            file,
+            f"{heads} heads of {head_size} over {kv_heads} key/value heads; blk.0.attn_q.weight has {queries} rows",
+        )
     if file.count(key + "attention.value_length", head_size) != head_size:
         raise _unsupported(file, "has values of another size than keys")
     if file.count(key + "rope.dimension_count", head_size) != head_size:
@@ -64,7 +71,7 @@ def describe(file: GgufFile) -> Form:
     embedding = _tensor(file, _WHOLE[EMBED])
     context = file.count(key + "context_length")
     return Form(
-        layers=file.count(key + "block_count"),
+        layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,

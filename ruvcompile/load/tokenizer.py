@@ -139,7 +139,7 @@ def _chat(file: GgufFile, tokens: list[str]) -> bytes:
 def _ends(file: GgufFile, tokens: list[str]) -> tuple[int, ...]:
     types = file.metadata.get("tokenizer.ggml.token_type", [])
     found = {file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")}
-    ends = {number for number in found if isinstance(number, int) and number < len(tokens)}
+    ends = {number for number in found if isinstance(number, int) and 0 <= number < len(tokens)}
     ends |= {number for number, token in enumerate(tokens) if token in _ENDS and types and types[number] == CONTROL}
     return tuple(sorted(ends))
 
