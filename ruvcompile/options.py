@@ -79,7 +79,7 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
         UsageError: flags that contradict each other, unknown names, options this version does not have.
         InputError: the configuration, the fleet file or a file that was named is missing or wrong.
     """
-    given = {key: value for key, value in flags.items() if value not in (None, (), "", False)}
+    given = {key: value for key, value in flags.items() if value is not False and value not in (None, (), "")}
     path = directory / FILE
     configured = _read_file(path) if path.is_file() else {}
     if "fleet" in given:

@@ -17,7 +17,8 @@ _SIZE = {
     "gb": 1e9,
     "tb": 1e12,
 }
-_RATE = {"bit": 0.125, "kbit": 125.0, "mbit": 125e3, "gbit": 125e6, "mb/s": 1e6, "gb/s": 1e9}
+_BITS = {"bit": 0.125, "kbit": 125.0, "mbit": 125e3, "gbit": 125e6}
+_RATE = {**_BITS, **{f"{unit}/s": width for unit, width in _BITS.items()}, "mb/s": 1e6, "gb/s": 1e9}
 _TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -28,8 +29,7 @@ def parse_size(text: str | int) -> int:
 
 def parse_rate(text: str | int) -> float:
     """Bytes per second of ``"1Gbit"``, ``"100Mbit/s"`` or ``"2GB/s"``. Raises ValueError."""
-    shown = str(text)
-    return _quantity(shown[:-2] if shown.lower().endswith("bit/s") else shown, _RATE)
+    return _quantity(text, _RATE)
 
 
 def parse_time(text: str | int) -> float:
@@ -38,7 +38,7 @@ def parse_time(text: str | int) -> float:
 
 
 def _quantity(text: str | int, units: Mapping[str, float]) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z/]*)", str(text).strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z/]*)", str(text).strip(), re.ASCII)
     if not match or match.group(2).lower() not in units:
         shown = ", ".join(unit for unit in units if unit)
         raise ValueError(f"{text!r} is not a number with a unit ({shown})")

@@ -1,0 +1,266 @@
+"""Flags over ruvcompile.toml over defaults; fleets; and every mistake as one clear error."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ruvcompile.errors import InputError, RuvError, UsageError
+from ruvcompile.fleet import LOOPBACK, NETWORK, FleetNode, Link, load_fleet, make_fleet
+from ruvcompile.options import Options, resolve
+from ruvcompile.units import parse_rate, parse_size, parse_time, show_bytes
+
+GIB = 2**30
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return str(path)
+
+
+def _resolve(tmp_path: Path, **flags: Any) -> Options:
+    return resolve(flags, tmp_path)
+
+
+def _fleet(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "fleet.toml"
+    path.write_text("format = 1\n" + text)
+    return path
+
+
+# Merging
+
+
+def test_defaults_are_applied_and_noted(tmp_path: Path, model: str) -> None:
+    options = _resolve(tmp_path, model=model, target="host")
+    assert (options.quant, options.objective, options.prompt_tokens) == ("auto", "throughput", 512)
+    assert (options.context, options.streams, options.kv_type, options.stages) == (None, None, None, None)
+    assert options.output == Path("dist")
+    assert dict(options.defaults) == {
+        "nodes": "1",
+        "quant": "auto",
+        "objective": "throughput",
+        "prompt-tokens": "512",
+        "output": "dist",
+    }
+
+
+def test_what_was_given_is_not_noted_as_a_default(tmp_path: Path, model: str) -> None:
+    options = _resolve(tmp_path, model=model, target="host", nodes="2", quant="int4", output="out")
+    assert {name for name, _ in options.defaults} == {"objective", "prompt-tokens"}
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path, model: str) -> None:
+    (tmp_path / "ruvcompile.toml").write_text(
+        'model = "model.gguf"\ntarget = "pi5"\nnodes = 4\nquant = "int8"\nprompt-tokens = 64\ncosts = "c.toml"\n'
+    )
+    (tmp_path / "c.toml").write_text("")
+    options = _resolve(tmp_path, quant="none")
+    assert options.model == tmp_path / "model.gguf"
+    assert [node.name for node in options.fleet.nodes] == ["pi5-0", "pi5-1", "pi5-2", "pi5-3"]
+    assert (options.quant, options.prompt_tokens) == ("none", 64)
+    assert options.costs == (tmp_path / "c.toml",)
+
+
+def test_a_fleet_flag_sets_aside_the_target_of_the_file(tmp_path: Path, model: str) -> None:
+    (tmp_path / "ruvcompile.toml").write_text('target = "pi5"\nnodes = 4\n')
+    fleet = _fleet(tmp_path, '[[node]]\nname = "a"\ntarget = "host"\n')
+    options = _resolve(tmp_path, model=model, fleet=str(fleet))
+    assert [node.name for node in options.fleet.nodes] == ["a"]
+
+
+def test_keys_lie_beside_the_fleet_file_else_in_the_build(tmp_path: Path, model: str) -> None:
+    fleet = _fleet(tmp_path, '[[node]]\nname = "a"\ntarget = "host"\n')
+    assert _resolve(tmp_path, model=model, fleet=str(fleet)).keys == tmp_path / "fleet.keys"
+    assert _resolve(tmp_path, model=model, target="host", output="out").keys == Path("out/fleet.keys")
+
+
+def test_shapes(tmp_path: Path, model: str) -> None:
+    options = _resolve(tmp_path, model=model, target="host", shape=("x=1x3x640x640", "n=scalar", "y=7"))
+    assert options.shapes == {"x": (1, 3, 640, 640), "n": (), "y": (7,)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "ref", "code", "says"),
+    [
+        ({}, "target-missing", 2, "--target host"),
+        ({"target": "host", "model": ""}, "model-missing", 2, "ruvcompile build MODEL"),
+        ({"target": "host", "model": "nowhere.gguf"}, "file-missing", 3, "nowhere.gguf"),
+        ({"target": "host", "model": "org/name"}, "file-missing", 3, "hub"),
+        ({"target": "host", "quant": "int5"}, "quant-unknown", 2, "did you mean 'int"),
+        ({"target": "host", "objective": "latenzy"}, "objective-unknown", 2, "did you mean 'latency'"),
+        ({"target": "host", "nodes": "0"}, "nodes-invalid", 2, "at least 1"),
+        ({"target": "host", "nodes": "-2"}, "nodes-invalid", 2, "at least 1"),
+        ({"target": "host", "nodes": "a,a"}, "nodes-invalid", 2, "twice"),
+        ({"target": "host", "nodes": "a,,b"}, "nodes-invalid", 2, "host name"),
+        ({"target": "host", "stages": 0}, "stages-invalid", 2, "1 or more"),
+        ({"target": "host", "context": -1}, "context-invalid", 2, "--context -1"),
+        ({"target": "host", "costs": ("none.toml",)}, "file-missing", 3, "none.toml"),
+        ({"target": "host", "inputs": "none.npz"}, "file-missing", 3, "none.npz"),
+        ({"target": "host", "shape": ("x:1",)}, "shape-invalid", 2, "NAME=SIZES"),
+        ({"target": "host", "fleet": "fleet.toml"}, "fleet-and-target", 2, "contradict"),
+        ({"fleet": "no.toml"}, "file-missing", 3, "no.toml"),
+        ({"target": "host", "sign": "key"}, "not-in-this-version", 2, "--sign"),
+        ({"target": "host", "wheels": "3.11"}, "not-in-this-version", 2, "--wheels"),
+        ({"target": "host", "allow_download": True}, "not-in-this-version", 2, "--allow-download"),
+        ({"target": "host", "simulate": True}, "not-in-this-version", 2, "--simulate"),
+    ],
+)
+def test_one_clear_error(tmp_path: Path, model: str, flags: dict[str, Any], ref: str, code: int, says: str) -> None:
+    with pytest.raises(RuvError) as caught:
+        resolve({"model": model} | flags, tmp_path)
+    assert (caught.value.ref, caught.value.exit_code) == (ref, code)
+    assert says in str(caught.value)
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path, model: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        _resolve(tmp_path, model=model, target="host", quant="int5", objective="speed", streams=0)
+    assert len(caught.value.context) == 3
+
+
+def test_an_unknown_key_of_the_file_is_not_ignored(tmp_path: Path, model: str) -> None:
+    (tmp_path / "ruvcompile.toml").write_text('qant = "int4"\n')
+    with pytest.raises(InputError, match="qant") as caught:
+        _resolve(tmp_path, model=model, target="host")
+    assert caught.value.hint == "did you mean 'quant'?"
+
+
+# Fleets
+
+
+def test_a_count_of_host_nodes_is_processes_here() -> None:
+    fleet = make_fleet("host", "2")
+    assert [(node.name, node.address, node.local) for node in fleet.nodes] == [
+        ("host-0", "local", True),
+        ("host-1", "local", True),
+    ]
+    assert fleet.head == "host-0"
+    assert fleet.link("host-0", "host-1") == LOOPBACK
+
+
+def test_a_count_of_other_nodes_is_machines_to_be_named() -> None:
+    fleet = make_fleet("pi5", "2")
+    assert [(node.name, node.address) for node in fleet.nodes] == [("pi5-0", "pi5-0.local"), ("pi5-1", "pi5-1.local")]
+    assert fleet.link("pi5-0", "pi5-1") == NETWORK
+
+
+def test_host_names_are_machines_even_for_the_host_target() -> None:
+    fleet = make_fleet("host", "one.lan, two.lan")
+    assert [(node.name, node.local) for node in fleet.nodes] == [("one.lan", False), ("two.lan", False)]
+
+
+def test_a_whole_fleet_file(tmp_path: Path) -> None:
+    path = _fleet(
+        tmp_path,
+        """
+        head = "b"
+        [[node]]
+        name = "a"
+        target = "pi5"
+        port = 7171
+        memory = "8GiB"
+        cpus = [0, 1]
+        threads = 2
+        ssh = "pi@a"
+        [[node]]
+        name = "b"
+        target = "host"
+        reserve = "512MiB"
+        [[link]]
+        bandwidth = "100Mbit"
+        latency = "1ms"
+        [[link]]
+        from = "a"
+        to = "b"
+        bandwidth = "2Gbit/s"
+        """,
+    )
+    fleet = load_fleet(path)
+    assert fleet.head == "b"
+    assert fleet.nodes[0] == FleetNode("a", "pi5", "a.local", 7171, 8 * GIB, None, (0, 1), 2, "pi@a")
+    assert fleet.node("b").local
+    assert fleet.node("b").reserve == GIB // 2
+    assert fleet.link("b", "a") == fleet.link("a", "b") == Link(250e6, 0.2e-3)
+    assert fleet.default_link == Link(12.5e6, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "names no node"),
+        ("head = 'x'\n[[node]]\nname='a'\ntarget='host'", "head 'x' is not a node"),
+        ("[[node]]\nname='a'\ntarget='host'\n[[node]]\nname='a'\ntarget='host'", "twice"),
+        ("[[node]]\nname='a'\ntarget='host'\nmemroy='8GiB'", "did you mean 'memory'?"),
+        ("[[node]]\nname='a'\ntarget='host'\nmemory='8 big'", "not a number with a unit"),
+        ("[[node]]\nname='a'\ntarget='host'\nport=99999", "port = 99999"),
+        ("[[node]]\nname='a'\ntarget='host'\nport='x'", "port = 'x'"),
+        ("[[node]]\nname='a'\ntarget='host'\ncpus=[-1]", "cpus"),
+        ("[[node]]\nname='a'\ntarget='host'\nthreads=0", "threads = 0"),
+        ("[[node]]\nname='a b'\ntarget='host'", "needs a name"),
+        ("[[node]]\nname='../a'\ntarget='host'", "needs a name"),
+        ("[[node]]\nname='a'", "names no target"),
+        ("[[node]]\nname='a'\ntarget='host'\n[[link]]\nfrom='a'\nto='c'", "'c' is not a node"),
+        ("[[node]]\nname='a'\ntarget='host'\n[[link]]\nbandwidth='0Gbit'", "more than zero"),
+        ("node = 3", "[[node]]"),
+        ("nodes = [", "not valid TOML"),
+        ("[require]\nzone='lab'\n[[node]]\nname='a'\ntarget='host'", "[require]"),
+        ("[[place]]\nmatch='/x'\non=['a']\n[[node]]\nname='a'\ntarget='host'", "[[place]]"),
+        ("[[node]]\nname='a'\ntarget='host'\nzone='lab'", "zone is not in this version"),
+    ],
+)
+def test_a_wrong_fleet_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(RuvError) as caught:
+        load_fleet(_fleet(tmp_path, text))
+    assert says in str(caught.value)
+    assert caught.value.exit_code in (2, 3)
+    assert caught.value.hint
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text("format = 2\n[[node]]\nname='a'\ntarget='host'\n")
+    with pytest.raises(InputError) as caught:
+        load_fleet(path)
+    assert caught.value.ref == "format-unknown"
+
+
+def test_the_reserve_comes_off() -> None:
+    node = FleetNode("a", "host")
+    assert node.usable(20 * GIB) == 20 * GIB - int(20 * GIB * 0.15)
+    assert node.usable(4 * GIB) == 3 * GIB
+    assert node.usable(GIB // 2) == 0
+    assert FleetNode("a", "host", reserve=0).usable(GIB) == GIB
+
+
+# Units
+
+
+def test_units() -> None:
+    assert parse_size("8GiB") == 8 * GIB
+    assert parse_size("2 GB") == 2_000_000_000
+    assert parse_size(4096) == 4096
+    assert parse_rate("1Gbit") == parse_rate("1Gbit/s") == 125e6
+    assert parse_time("0.2ms") == pytest.approx(2e-4)
+    assert parse_time("0ms") == 0
+    assert show_bytes(3.6 * GIB) == "3.6 GiB"
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1e3GiB", "8GiBs", "1Gbit", "1 2GiB", "0"])
+def test_what_is_not_a_size(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not"):
+        parse_size(text)
+
+
+@given(st.text(max_size=12))
+def test_no_text_breaks_the_parsers(text: str) -> None:
+    for parse in (parse_size, parse_rate, parse_time):
+        with suppress(ValueError):
+            assert parse(text) >= 0
