@@ -47,6 +47,22 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Which part of the program a stage is: its nodes, and the tensors that enter and leave it.
+
+    ``inputs`` and ``outputs`` name activations only; a decoder's key/value state is added by the lowering.
+    ``forward`` names what is sent on, which may hold inputs that a later stage needs.
+    """
+
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    forward: tuple[str, ...]
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
 class Program:
     """The imported graph in canonical form, and what it is.
 

@@ -1,0 +1,130 @@
+"""The cost table (``costs.toml``): what parts of a model cost on a kind of machine, and how that is known.
+
+One row is one *unit* of one program on one target and back end: for a decoder the attention or the MLP of a layer,
+the embedding, the head; for any other graph one node. Its ``key`` is a hash of what is computed (operators,
+attributes, shapes, not weights or names), so layers of equal shape share one row, and a table serves every build
+of any model that has such a unit. A build whose table is complete measures nothing.
+
+A table knows where its numbers come from: ``Provenance`` names the machine and the versions; rows of several
+machines stand in one file side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from ruvrun.errors import InputError
+from ruvrun.manifest import FORMAT, dump_toml, read_toml
+
+
+class NodeCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One lowered graph node of a unit: its share of the unit's time, in ms per step of one row."""
+
+    name: str
+    op: str
+    ms: float
+
+
+class UnitCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One unit, measured.
+
+    Attributes:
+        key: hash of what is computed.
+        label: for people: ``layers.*.attn``.
+        target, backend, threads: on what.
+        ms: one step of one row (decoders: one token at ``depth`` tokens of context; graphs: one call).
+        ms_per_token: decoders: one token of a prompt chunk of ``chunk`` tokens.
+        spread: of the whole measurement, (90th - 10th percentile) / median.
+        source: index of the provenance.
+    """
+
+    key: str
+    label: str
+    target: str
+    backend: str
+    threads: int
+    ms: float
+    source: int
+    spread: float = 0.0
+    ms_per_token: float = 0.0
+    depth: int = 0
+    chunk: int = 0
+    node: list[NodeCost] = []
+
+
+class StepCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a step costs beside its units, on the node that does it, in ms: the head process with its two links."""
+
+    target: str
+    head_ms: float
+    hop_ms: float
+    source: int
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who measured: machine, CPU, software, day."""
+
+    machine: str
+    cpu: str
+    software: str
+    date: str
+
+
+class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of ``costs.toml``."""
+
+    provenance: list[Provenance] = []
+    unit: list[UnitCost] = []
+    step: list[StepCost] = []
+    format: int = FORMAT
+
+    def find(self, key: str, target: str, backend: str, threads: int) -> UnitCost | None:
+        """The row for one unit on one kind of machine."""
+        wanted = (key, target, backend, threads)
+        return next((row for row in self.unit if (row.key, row.target, row.backend, row.threads) == wanted), None)
+
+
+def load_costs(path: Path) -> CostTable:
+    """Read a cost table; negative or missing costs and dangling sources are refused."""
+    table = read_toml(path, CostTable, "cost table")
+    for row in table.unit:
+        if row.ms < 0 or row.ms_per_token < 0 or any(node.ms < 0 for node in row.node):
+            raise InputError("cost-negative", f"{path}: unit {row.label} has a negative cost", hint="measure it again")
+        if not 0 <= row.source < len(table.provenance):
+            raise InputError(
+                "cost-source", f"{path}: unit {row.label} names provenance {row.source}, which is not there", hint="measure again"
+            )
+    return table
+
+
+def dump_costs(table: CostTable) -> bytes:
+    """The bytes of ``costs.toml``."""
+    return dump_toml(table)
+
+
+def merge(tables: Iterable[CostTable]) -> CostTable:
+    """All rows of several tables; of equal rows the last one counts."""
+    provenance: list[Provenance] = []
+    units: dict[tuple[str, str, str, int], UnitCost] = {}
+    steps: dict[str, StepCost] = {}
+    for table in tables:
+        place = {}
+        for index, entry in enumerate(table.provenance):
+            if entry not in provenance:
+                provenance.append(entry)
+            place[index] = provenance.index(entry)
+        for row in table.unit:
+            key = (row.key, row.target, row.backend, row.threads)
+            units[key] = msgspec.structs.replace(row, source=place[row.source])
+        for step in table.step:
+            steps[step.target] = msgspec.structs.replace(step, source=place[step.source])
+    used = sorted({row.source for row in (*units.values(), *steps.values())})
+    renumbered = {old: new for new, old in enumerate(used)}
+    return CostTable(
+        provenance=[provenance[index] for index in used],
+        unit=[msgspec.structs.replace(row, source=renumbered[row.source]) for row in units.values()],
+        step=[msgspec.structs.replace(row, source=renumbered[row.source]) for row in steps.values()],
+    )

@@ -1,0 +1,229 @@
+"""The ONNX Runtime executor.
+
+**Decoders.** The stage graph (see ``ruvcompile/lower/onnxruntime.py``) holds ``GroupQueryAttention`` nodes
+whose past and present are bound to one buffer per layer, ``[slots, heads, context, head_size]``: the key/value
+space of all sequences, allocated once, written in place. A sequence's slot is an index into it, its length is
+what ``seqlens_k`` says; a rewind is a smaller position.
+
+One step is split into calls:
+
+* spans of one token whose slots are neighbours form one call, a *window*: ``[rows, 1, ...]``. The buffers of
+  a window are a contiguous part of the key/value space, so its bindings are made once and kept.
+* a span of several tokens is a call of its own, ``[1, count, ...]``: the kernel takes more than one new token
+  per row only with batch 1.
+
+Which positions are computed one at a time and which among several is the caller's choice and changes the last
+digits of a result (a matrix-vector and a matrix-matrix kernel add up in different orders); company and chunk
+size do not.
+
+**Graphs.** Named arrays in, named arrays out.
+
+Every session runs with explicit options. Threads spin only while a call runs (``force_spinning_stop``), so
+that a waiting stage leaves its cores alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from ruvrun.bundle import StageSpec
+from ruvrun.errors import InputError
+from ruvrun.executors import Array, Span
+
+SEQLENS = "seqlens_k"
+TOTAL = "total_sequence_length"
+ROWS = "logit_rows"
+LOGITS = "logits"
+_WINDOWS_KEPT = 256
+
+
+@dataclass
+class _Call:
+    """One bound call: its buffers, which are filled and read in place, and the binding that names them."""
+
+    binding: Any
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+    seqlens: Array
+    total: Array
+    rows: Array
+
+
+class OnnxDecoder:
+    """A decoder stage with in-place key/value buffers; a ``DecoderExecutor``."""
+
+    def __init__(self, session: Any, spec: StageSpec, *, context: int, slots: int) -> None:
+        assert spec.kv is not None
+        self.slots = slots
+        self.context = context
+        self._session = session
+        self._spec = spec
+        shape = (slots, spec.kv.heads, context, spec.kv.head_size)
+        # Zeroed pages are given out by the kernel when first written: unused space costs nothing.
+        names = [value.name for value in session.get_inputs()]
+        past = [name for name in names if name.startswith(("past_key.", "past_value."))]
+        self._kv = {name: np.zeros(shape, spec.kv.dtype) for name in past}
+        self._inputs = {tensor.name: tensor for tensor in spec.inputs}
+        self._outputs = {tensor.name: tensor for tensor in spec.outputs}
+        self._windows: dict[tuple[int, int], _Call] = {}
+
+    def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one step; see ``DecoderExecutor.step``."""
+        results: list[dict[str, Array]] = []
+        start = 0
+        for group in _calls(spans):
+            count = sum(span.count for span in group)
+            part = {name: tensors[name][start : start + count] for name in self._inputs}
+            results.append(self._window(group, part) if group[0].count == 1 else self._chunk(group[0], part))
+            start += count
+        if len(results) == 1:
+            return results[0]
+        return {name: np.concatenate([result[name] for result in results]) for name in self._outputs}
+
+    def _window(self, group: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
+        key = (group[0].slot, len(group))
+        call = self._windows.get(key)
+        if call is None:
+            if len(self._windows) >= _WINDOWS_KEPT:
+                self._windows.pop(next(iter(self._windows)))
+            call = self._windows[key] = self._bind(group[0].slot, len(group), 1, len(group))
+        for row, span in enumerate(group):
+            call.seqlens[row] = span.position
+        call.total[0] = max(span.position for span in group) + 1
+        self._run(call, tensors)
+        wanted = [row for row, span in enumerate(group) if span.rows]
+        return self._results(call, wanted if len(wanted) < len(group) else None)
+
+    def _chunk(self, span: Span, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        call = self._bind(span.slot, 1, span.count, span.rows)
+        call.seqlens[0] = span.position + span.count - 1
+        call.total[0] = span.position + span.count
+        call.rows[:] = np.arange(span.count - span.rows, span.count)
+        self._run(call, tensors)
+        return self._results(call, None)
+
+    def _run(self, call: _Call, tensors: Mapping[str, Array]) -> None:
+        for name, buffer in call.inputs.items():
+            buffer.reshape(-1)[:] = tensors[name].reshape(-1)
+        self._session.run_with_iobinding(call.binding)
+
+    def _results(self, call: _Call, wanted: list[int] | None) -> dict[str, Array]:
+        packed = {name: array.reshape(-1, *array.shape[2:]) for name, array in call.outputs.items() if name != LOGITS}
+        if LOGITS in call.outputs:
+            logits = call.outputs[LOGITS]
+            packed[LOGITS] = logits if wanted is None else logits[wanted]
+        return packed
+
+    def _bind(self, slot: int, batch: int, count: int, rows: int) -> _Call:
+        """Make the buffers and the binding of a call over ``batch`` slots from ``slot`` on, ``count`` tokens each."""
+        binding = self._session.io_binding()
+        symbols = {"tokens": (batch, count)}
+        inputs = {name: np.zeros(_shape(t.shape, symbols), t.dtype) for name, t in self._inputs.items()}
+        outputs = {
+            name: np.zeros(_shape(t.shape, symbols), t.dtype) for name, t in self._outputs.items() if name != LOGITS
+        }
+        call = _Call(
+            binding,
+            inputs,
+            outputs,
+            np.zeros(batch, np.int32),
+            np.zeros(1, np.int32),
+            np.arange(rows, dtype=np.int64),
+        )
+        bound = {**inputs, SEQLENS: call.seqlens, TOTAL: call.total}
+        if LOGITS in self._outputs:
+            outputs[LOGITS] = np.zeros((rows, self._spec.vocab), np.float32)
+            bound[ROWS] = call.rows
+        for name, array in bound.items():
+            _bind(binding.bind_input, name, array)
+        for name, array in outputs.items():
+            _bind(binding.bind_output, name, array)
+        for name, buffer in self._kv.items():
+            window = buffer[slot : slot + batch]
+            _bind(binding.bind_input, name, window)
+            _bind(binding.bind_output, name.replace("past_", "present_", 1), window)
+        return call
+
+
+class OnnxGraph:
+    """A stage of a graph without state of its own; a ``GraphExecutor``."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._inputs = [value.name for value in session.get_inputs()]
+        self._outputs = [value.name for value in session.get_outputs()]
+
+    def run(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the stage once."""
+        try:
+            results = self._session.run(self._outputs, {name: tensors[name] for name in self._inputs})
+        except (RuntimeError, ValueError, ort.capi.onnxruntime_pybind11_state.InvalidArgument) as error:
+            raise InputError(
+                "graph-run-failed",
+                "the graph refused these inputs",
+                context=[str(error)],
+                hint="compare names, types and shapes",
+            ) from None
+        return dict(zip(self._outputs, results, strict=True))
+
+
+def load_decoder(directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int) -> OnnxDecoder:
+    """Load a decoder stage; weights are mapped from their files and packed by the kernels."""
+    return OnnxDecoder(open_session(directory / spec.model, threads=threads), spec, context=context, slots=slots)
+
+
+def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> OnnxGraph:
+    """Load a stage of a graph."""
+    return OnnxGraph(open_session(directory / spec.model, threads=threads))
+
+
+def open_session(model: Path, *, threads: int, profile: Path | None = None) -> Any:
+    """A session with every option explicit. ``threads`` 0 means all cores; ``profile`` is a prefix for a trace file."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+    try:
+        return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+        raise InputError(
+            "stage-not-loadable",
+            f"ONNX Runtime cannot load {model.name}",
+            context=[str(error)],
+            hint="build again with this version",
+        ) from None
+
+
+def _calls(spans: Sequence[Span]) -> Iterator[Sequence[Span]]:
+    """Split a step into calls, in order: runs of one-token spans in neighbouring slots, and each longer span."""
+    start = 0
+    for end in range(1, len(spans) + 1):
+        last = spans[end - 1]
+        joins = end < len(spans) and last.count == 1 and spans[end].count == 1 and spans[end].slot == last.slot + 1
+        if not joins:
+            yield spans[start:end]
+            start = end
+
+
+def _shape(shape: Sequence[int | str], symbols: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    sizes: list[int] = []
+    for size in shape:
+        sizes.extend(symbols[size] if isinstance(size, str) else [size])
+    return tuple(sizes)
+
+
+def _bind(bind: Any, name: str, array: Array) -> None:
+    assert array.flags.c_contiguous
+    bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)

@@ -1,0 +1,172 @@
+"""A piece of the program, lowered for a back end and written where an executor can load it.
+
+The same function writes the stage of a bundle, the segments that are measured, and the uncut model that
+``verify`` compares with: what is measured and checked is what will run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import onnx_ir as ir
+
+import ruvrun
+from ruvcompile.lower import onnxruntime
+from ruvcompile.lower.weights import DIRECTORY, INLINE_BYTES, Slice, WeightStore, size_of
+from ruvcompile.passes.extract import extract
+from ruvcompile.passes.infer import Type
+from ruvcompile.passes.pieces import unit_of
+from ruvcompile.program import Piece, Program
+from ruvrun.bundle import BUNDLE, File, StageSpec, file_sha256
+from ruvrun.manifest import PROTOCOL, KeyValue, Tensor, dump_toml
+
+# A tensor of a graph that is larger than this gets a weight file of its own.
+OWN_FILE_BYTES = 256 * 1024
+ROTARY = frozenset({"rotary.cos", "rotary.sin"})
+
+
+def write_stage(
+    program: Program,
+    piece: Piece,
+    directory: Path,
+    store: WeightStore,
+    *,
+    backend: str,
+    target: str,
+    types: Mapping[str, Type] | None = None,
+) -> StageSpec:
+    """Lower ``piece`` and write its graph, weights and ``bundle.toml`` into ``directory``.
+
+    Returns:
+        The stage's spec, without a golden check (see ``add_golden``).
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    decoder = program.decoder
+    attentions = [node for node in _nodes(program.model, piece) if node.op_type == "Attention"]
+    past = [str(value.name) for node in attentions for value in node.inputs[4:6] if value is not None]
+    present = [str(value.name) for node in attentions for value in node.outputs[1:3]]
+    inputs, outputs = [*piece.inputs, *past], [*piece.outputs, *present]
+    if decoder is not None:
+        # Rotary positions are an input of the canonical form; the lowering takes it away again.
+        inputs += ["position_ids"] if attentions else []
+    model = extract(program.model, piece.nodes, inputs=inputs, outputs=outputs, name=program.name, types=types)
+    wire = [_tensor(value, decoder is not None) for value in model.graph.inputs if value.name in piece.inputs]
+    leaving = [_tensor(value, decoder is not None) for value in model.graph.outputs if value.name in piece.outputs]
+    if decoder is not None:
+        model = onnxruntime.lower_decoder(model, last=piece.last)
+        leaving = [
+            replace_shape(tensor, ["rows", *tensor.shape[1:]]) if tensor.name == "logits" else tensor
+            for tensor in leaving
+        ]
+    files = _write(model, directory, store, groups=_decoder_groups if decoder is not None else _graph_groups)
+    spec = StageSpec(
+        kind="decoder" if decoder is not None else "graph",
+        backend=backend,
+        target=target,
+        model=onnxruntime.MODEL,
+        first=piece.first,
+        last=piece.last,
+        inputs=wire,
+        outputs=leaving,
+        forward=list(piece.forward),
+        files=files,
+        requires={"protocol": str(PROTOCOL), "ruvrun": ruvrun.__version__},
+        kv=_key_value(program, len(attentions)),
+        vocab=decoder.vocab if decoder is not None else 0,
+    )
+    (directory / BUNDLE).write_bytes(dump_toml(spec))
+    return spec
+
+
+def replace_shape(tensor: Tensor, shape: Sequence[int | str]) -> Tensor:
+    """The same tensor with another shape."""
+    return Tensor(name=tensor.name, dtype=tensor.dtype, shape=list(shape))
+
+
+def hashed(directory: Path, path: str) -> File:
+    """The entry of ``bundle.toml`` for a file in ``directory``."""
+    return File(path=path, sha256=file_sha256(directory / path), bytes=(directory / path).stat().st_size)
+
+
+def _nodes(model: ir.Model, piece: Piece) -> list[ir.Node]:
+    wanted = set(piece.nodes)
+    return [node for node in model.graph if node.name in wanted]
+
+
+def _tensor(value: ir.Value, packed: bool) -> Tensor:
+    """Type and shape of a wire tensor; the batch and sequence axes of a decoder become one, ``tokens``."""
+    assert value.name is not None and value.type is not None and value.shape is not None
+    shape = [size if isinstance(size, int) else str(size.value) for size in value.shape]
+    return Tensor(
+        name=value.name,
+        dtype=value.dtype.numpy().name,
+        shape=["tokens", *shape[2:]] if packed else list(shape),  # type: ignore[union-attr]
+    )
+
+
+def _key_value(program: Program, layers: int) -> KeyValue | None:
+    decoder = program.decoder
+    if decoder is None:
+        return None
+    return KeyValue(layers=layers, heads=decoder.kv_heads, head_size=decoder.head_size, dtype="float32")
+
+
+def _write(model: ir.Model, directory: Path, store: WeightStore, *, groups: object) -> list[File]:
+    """Write the weights group by group, on all cores, then the graph that refers to them."""
+    large = [value for value in model.graph.initializers.values() if size_of(value) > INLINE_BYTES]
+    parts = groups(large)  # type: ignore[operator]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        placed: dict[str, Slice] = {}
+        for slices in pool.map(store.put, parts):
+            placed.update(slices)
+    for sha256 in sorted({entry.sha256 for entry in placed.values()}):
+        store.place(sha256, directory)
+    for value in large:
+        entry = placed[str(value.name)]
+        assert value.dtype is not None and value.const_value is not None
+        value.const_value = ir.ExternalTensor(
+            f"{DIRECTORY}/{entry.sha256}.bin",
+            entry.offset,
+            entry.length,
+            value.dtype,
+            shape=value.const_value.shape,  # type: ignore[arg-type]
+            name=str(value.name),
+            base_dir=directory,
+        )
+    proto = ir.serde.serialize_model(model)
+    (directory / onnxruntime.MODEL).write_bytes(proto.SerializeToString(deterministic=True))
+    paths = [onnxruntime.MODEL, *(f"{DIRECTORY}/{sha}.bin" for sha in sorted({e.sha256 for e in placed.values()}))]
+    return [hashed(directory, path) for path in paths]
+
+
+def _decoder_groups(values: Iterable[ir.Value]) -> list[list[ir.Value]]:
+    """By the part of the model that reads them: attention or MLP of a layer, embedding, head, rotary tables."""
+    groups: dict[str, list[ir.Value]] = {}
+    for value in values:
+        if value.name in ROTARY:
+            groups.setdefault("rotary", []).append(value)
+            continue
+        reader = next(use.node for use in value.uses())
+        groups.setdefault(unit_of(str(reader.name)), []).append(value)
+    # The order inside a file must not depend on the order in which a rule made its nodes.
+    return [sorted(group, key=_rank) for group in groups.values()]
+
+
+def _rank(value: ir.Value) -> tuple[str, int]:
+    name, _, suffix = str(value.name).rpartition(".")
+    order = {"rows": 0, "linear": 0, "scales": 1, "zeros": 2}
+    return name, order.get(suffix, 3)
+
+
+def _graph_groups(values: Iterable[ir.Value]) -> list[list[ir.Value]]:
+    """Large tensors one by one, the others together."""
+    values = list(values)
+    own = [[value] for value in values if size_of(value) > OWN_FILE_BYTES]
+    rest = [value for value in values if size_of(value) <= OWN_FILE_BYTES]
+    return [*own, rest] if rest else own
+
+
+__all__ = ["hashed", "write_stage"]

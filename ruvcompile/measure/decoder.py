@@ -1,0 +1,162 @@
+"""What the units of a decoder cost, measured in place.
+
+A layer that is run alone, again and again, sits in the cache and looks faster than it is; a profiler makes small
+nodes look slower than they are. So:
+
+1. A *segment* is run: the whole decoder, or, where its weights exceed ``SEGMENT_BYTES``, the embedding, as many
+   layers as fit, and the head. Its weights pass through the caches as they will when it serves.
+2. *Sizes* are medians of unprofiled steps: one token at a context of ``DEPTH`` tokens, and a prompt chunk of
+   ``CHUNK`` tokens.
+3. *Shares* come from the profiler, after its overhead per node (what all nodes together are longer than the
+   unprofiled step, divided by their number) has been taken off each.
+4. A unit's cost is its share of the size. Layers of equal shape are averaged: they are one row.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ruvcompile.lower.stage import write_stage
+from ruvcompile.lower.weights import WeightStore, size_of
+from ruvcompile.measure.segment import UnitTime
+from ruvcompile.passes.cuts import Unit
+from ruvcompile.passes.pieces import pieces, program_units, unit_key, unit_of
+from ruvcompile.program import Program
+from ruvcompile.progress import Progress
+from ruvrun.costs import NodeCost
+from ruvrun.executors import Array, DecoderExecutor, Span
+from ruvrun.executors.onnxruntime import OnnxDecoder, open_session
+
+SEGMENT_BYTES = 512 * 2**20
+DEPTH = 256
+CHUNK = 128
+STEPS = 60
+PROFILED_STEPS = 12
+CHUNKS = 3
+# An event of the profiler shorter than this is all overhead.
+FLOOR_US = 0.2
+
+
+def measure_units(
+    program: Program,
+    units: Sequence[Unit],
+    *,
+    store: WeightStore,
+    scratch: Path,
+    threads: int,
+    samples: Mapping[str, Array],
+    progress: Progress,
+) -> dict[str, UnitTime]:
+    """Times of the units by key (``unit_key``), on this machine with ``threads`` threads."""
+    assert program.decoder is not None
+    depth = min(DEPTH, program.decoder.context // 2)
+    chunk = max(2, min(CHUNK, depth))
+    keys = {unit_of(unit.nodes[0]): unit_key(program, unit) for unit in units}
+    (piece,) = pieces(program, units, ())
+    with progress.step("measure", total=STEPS + CHUNKS + PROFILED_STEPS) as bar:
+        spec = write_stage(program, piece, scratch, store, backend="onnxruntime", target="host")
+        slots_for = depth + STEPS + PROFILED_STEPS + 2
+        ids = np.random.default_rng(0).integers(0, program.decoder.vocab, slots_for)
+        executor = OnnxDecoder(
+            open_session(scratch / spec.model, threads=threads), spec, context=slots_for, slots=1
+        )
+        chunk_ms = []
+        for _ in range(CHUNKS):
+            chunk_ms.append(_timed(executor, ids, 0, chunk))
+            bar.advance()
+        _timed(executor, ids, 0, depth)
+        single_ms = []
+        for step in range(STEPS):
+            single_ms.append(_timed(executor, ids, depth + step, 1))
+            bar.advance()
+        del executor
+        trace = scratch / "trace"
+        session = open_session(scratch / spec.model, threads=threads, profile=trace)
+        executor = OnnxDecoder(session, spec, context=slots_for, slots=1)
+        _timed(executor, ids, 0, depth)
+        for step in range(PROFILED_STEPS):
+            _timed(executor, ids, depth + step, 1)
+            bar.advance()
+        events = _events(Path(session.end_profiling()))
+    single = _shares(events[1:], statistics.median(single_ms))
+    prompt = _shares(events[:1], statistics.median(chunk_ms))
+    spread = float((np.quantile(single_ms, 0.9) - np.quantile(single_ms, 0.1)) / statistics.median(single_ms))
+    return _by_key(keys, single, prompt, spread, depth, chunk)
+
+
+def _timed(executor: DecoderExecutor, ids: Array, position: int, count: int) -> float:
+    start = time.perf_counter()
+    executor.step([Span(0, position, count, 1)], {"input_ids": ids[position : position + count]})
+    return (time.perf_counter() - start) * 1e3
+
+
+def _events(trace: Path) -> list[dict[tuple[str, str], float]]:
+    """The runs of a trace, in order: microseconds by (node name, operator)."""
+    runs: list[dict[tuple[str, str], float]] = []
+    current: dict[tuple[str, str], float] = defaultdict(float)
+    for event in json.loads(trace.read_text("utf-8")):
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            current[event["name"].removesuffix("_kernel_time"), event["args"]["op_name"]] += event["dur"]
+        elif event.get("name") == "model_run":
+            runs.append(dict(current))
+            current = defaultdict(float)
+    trace.unlink()
+    return runs
+
+
+def _shares(runs: Sequence[Mapping[tuple[str, str], float]], size_ms: float) -> dict[tuple[str, str], float]:
+    """Milliseconds by (node, operator) that add up to ``size_ms``: medians of the runs, overhead taken off."""
+    medians = {key: statistics.median(run.get(key, 0.0) for run in runs) for key in runs[0]}
+    overhead = max(0.0, sum(medians.values()) - size_ms * 1e3) / len(medians)
+    net = {key: max(FLOOR_US, value - overhead) for key, value in medians.items()}
+    scale = size_ms / sum(net.values())
+    return {key: value * scale for key, value in net.items()}
+
+
+def _by_key(
+    keys: Mapping[str, str],
+    single: Mapping[tuple[str, str], float],
+    prompt: Mapping[tuple[str, str], float],
+    spread: float,
+    depth: int,
+    chunk: int,
+) -> dict[str, UnitTime]:
+    members: dict[str, list[str]] = defaultdict(list)
+    for unit, key in keys.items():
+        members[key].append(unit)
+    nodes: dict[str, dict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
+    chunk_ms: dict[str, float] = defaultdict(float)
+    for (name, op), ms in single.items():
+        key = keys[unit_of(name)]
+        nodes[key][_generic(name), op] += ms / len(members[key])
+    for (name, _), ms in prompt.items():
+        key = keys[unit_of(name)]
+        chunk_ms[key] += ms / len(members[key])
+    return {
+        key: UnitTime(
+            ms=round(sum(nodes[key].values()), 6),
+            spread=round(spread, 4),
+            ms_per_token=round(chunk_ms[key] / chunk, 6),
+            depth=depth,
+            chunk=chunk,
+            nodes=[NodeCost(name=name, op=op, ms=round(ms, 6)) for (name, op), ms in nodes[key].items()],
+        )
+        for key in members
+    }
+
+
+def _generic(name: str) -> str:
+    """A node's name without the number of its layer."""
+    first, slash, rest = name.strip("/").partition("/")
+    return f"layers.*/{rest}" if first.startswith("layers.") and slash else name.strip("/")
+
+
+__all__ = ["measure_units", "program_units"]
+_ = size_of, SEGMENT_BYTES

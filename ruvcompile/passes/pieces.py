@@ -1,0 +1,93 @@
+"""From a program to the units it may be cut between, and from chosen cuts to pieces.
+
+A decoder is cut between attention and MLP parts of layers, never inside one: within a part the back ends want
+several nodes together, and its key/value state belongs to it. Any other graph is cut between its nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from ruvcompile.passes.cuts import Boundary, Unit, boundaries, group, ports, units
+from ruvcompile.passes.infer import Type
+from ruvcompile.passes.scope import all_nodes, reads
+from ruvcompile.program import Piece, Program
+
+
+def program_units(program: Program, types: Mapping[str, Type] | None = None) -> tuple[Unit, ...]:
+    """The units of a program, in the order of computation."""
+    found = units(program.model, types)
+    return group(found, unit_of) if program.decoder is not None else found
+
+
+def unit_of(node_name: str) -> str:
+    """The unit a canonical decoder node belongs to: ``embed``, ``layers.3.attn``, ``layers.3.mlp`` or ``head``."""
+    first, *rest = node_name.strip("/").split("/")
+    if not first.startswith("layers."):
+        return "embed" if first == "embed" else "head"
+    return f"{first}.{rest[0].removesuffix('_norm')}"
+
+
+def wire(program: Program, border: Boundary) -> tuple[str, ...]:
+    """The tensors that travel over a cut, each once; key/value state and positions of a decoder stay where they are."""
+    hidden = _state(program)
+    return tuple(name for name in border.tensors if name not in hidden)
+
+
+def pieces(program: Program, parts: Sequence[Unit], cuts: Sequence[int]) -> tuple[Piece, ...]:
+    """The stages that ``cuts`` make: cut ``k`` lies between the first ``k`` units and the rest."""
+    hidden = _state(program)
+    bounds = [0, *cuts, len(parts)]
+    found = []
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        port = ports(parts, start, stop)
+        inputs, outputs, forward = (
+            tuple(name for name in names if name not in hidden) for names in (port.inputs, port.outputs, port.forward)
+        )
+        nodes = tuple(name for unit in parts[start:stop] for name in unit.nodes)
+        found.append(Piece(nodes, inputs, outputs, forward, first=start == 0, last=stop == len(parts)))
+    return tuple(found)
+
+
+def borders(parts: Sequence[Unit]) -> tuple[Boundary, ...]:
+    """All cuts, ``k`` = 1 to ``len(parts) - 1``."""
+    return boundaries(parts)
+
+
+def unit_key(program: Program, part: Unit) -> str:
+    """What a unit computes, as a hash: operators, attributes, types and shapes; not names, not weights."""
+    wanted = set(part.nodes)
+    content: list[object] = []
+    for node in program.model.graph:
+        if node.name not in wanted:
+            continue
+        for inner in all_nodes([node]):
+            attributes = {
+                name: str(attribute.value)
+                for name, attribute in inner.attributes.items()
+                if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+            }
+            values = [*inner.inputs, *reads(inner), *inner.outputs]
+            shapes = [None if value is None else f"{value.type}{value.shape}" for value in values]
+            content.append([inner.op_type, inner.domain, attributes, shapes])
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def label(part: Unit) -> str:
+    """A unit's name for people; layers of one kind share it."""
+    name = unit_of(part.nodes[0]) if part.nodes[0].startswith("/") else part.nodes[0]
+    head, dot, rest = name.partition(".")
+    return f"{head}.*.{rest.split('.')[-1]}" if head == "layers" and dot else name
+
+
+def _state(program: Program) -> frozenset[str]:
+    """Names that never travel: a decoder's past, present and positions."""
+    if program.decoder is None:
+        return frozenset()
+    graph = program.model.graph
+    names = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
+    return frozenset(names - {"input_ids", "logits"})

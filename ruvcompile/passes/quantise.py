@@ -1,0 +1,258 @@
+"""Quantise the linear weights and the embedding of a decoder, once, for every node of the fleet.
+
+All nodes, whatever their back end, hold the same numbers: the float weight of the file is dequantised and
+quantised here, into the program, and never again.
+
+1. ``MatMul(x, W)`` with a two-dimensional weight ``W [K, N]`` becomes ``com.microsoft.MatMulNBits``: blocks of 32
+   along K, one float32 scale per block.
+2. ``Gather(E, ids)`` with an embedding ``E [vocab, hidden]`` becomes ``com.microsoft.GatherBlockQuantized``, the same
+   blocks along hidden.
+3. A head tied to the embedding shares its values: quantised once, the same bytes under both names.
+4. Everything else (norms, rotary tables) stays as it is.
+
+Four bits are asymmetric with a uint8-packed zero point per block (float zero points take a kernel that is two
+orders of magnitude slower); eight bits are symmetric around 128. A block's scale is fitted by least squares
+after rounding, over a few ranges; the error against the file is measured by ``verify.py``, never assumed.
+
+All results are lazy: a tensor is quantised when a file is written, and forgotten after.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ruvcompile.errors import InputError
+from ruvcompile.program import Program
+
+BLOCK = 32
+MS_DOMAIN = "com.microsoft"
+TIED = "ruv.tied"
+BITS = "ruv.bits"
+FITTED_RANGES = (1.0, 0.9)
+# A store writes one group of weights at a time; this many quantised tensors are kept meanwhile.
+KEPT = 8
+
+Float = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """One weight ``[rows, columns]`` in blocks of 32 along its columns.
+
+    ``values`` ``[rows, columns * bits / 8]``, low nibble first; ``scales`` ``[rows, columns / 32]``;
+    ``zeros`` ``[rows, ceil(columns / 32 * bits / 8)]`` or None where it is the middle of the range.
+    """
+
+    values: Bytes
+    scales: Float
+    zeros: Bytes | None
+
+
+def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
+    """Quantise a decoder; any other program, and ``quant`` ``none``, is returned as it is.
+
+    Args:
+        program: in canonical form, float weights.
+        quant: ``auto`` (never below the bits the file holds; 4 for 16- and 32-bit weights), ``int4``, ``int8``, ``none``.
+        accuracy: MatMulNBits' ``accuracy_level``: 4 computes with int8 activations, 1 with float32.
+    """
+    if program.decoder is None or quant == "none":
+        return program
+    model = program.model.clone()
+    weights = _Weights(model.graph)
+    for node in list(model.graph):
+        if node.op_type == "MatMul" and node.domain == "":
+            _linear(weights, node, _bits(node.inputs[1], quant), accuracy)
+        elif node.op_type == "Gather" and node.domain == "":
+            _embedding(weights, node, _bits(node.inputs[0], quant))
+    for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
+        del model.graph.initializers[name]
+    model.graph.opset_imports[MS_DOMAIN] = 1
+    return replace(program, model=model)
+
+
+def quantise_blocks(weight: Float, bits: int) -> Quantised:
+    """Quantise ``weight`` ``[rows, columns]``, columns a multiple of 32, to 4 or 8 bits."""
+    rows, columns = weight.shape
+    blocks = np.ascontiguousarray(weight, np.float32).reshape(-1, BLOCK)
+    if bits == 8:
+        scale = np.abs(blocks).max(1) / np.float32(127)
+        levels = np.rint(blocks / _divisor(scale)[:, None]) + np.float32(128)
+        return Quantised(levels.astype(np.uint8).reshape(rows, columns), scale.reshape(rows, -1), None)
+    scale, zero, levels = _fit_asymmetric(blocks)
+    packed = levels.reshape(rows, columns // 2, 2)
+    return Quantised(
+        packed[..., 0] | packed[..., 1] << 4, scale.reshape(rows, -1), _pack_zeros(zero.reshape(rows, columns // BLOCK))
+    )
+
+
+def dequantise_blocks(quantised: Quantised, bits: int) -> Float:
+    """The float32 values ``[rows, columns]`` that a quantised weight stands for."""
+    values = quantised.values
+    if bits == 4:
+        values = np.stack([values & 15, values >> 4], -1).reshape(values.shape[0], -1)
+    zeros = np.float32(128)
+    if quantised.zeros is not None:
+        unpacked = np.stack([quantised.zeros & 15, quantised.zeros >> 4], -1).reshape(values.shape[0], -1)
+        zeros = np.repeat(unpacked[:, : quantised.scales.shape[1]], BLOCK, 1).astype(np.float32)
+    result: Float = (values.astype(np.float32) - zeros) * np.repeat(quantised.scales, BLOCK, 1)
+    return result
+
+
+def _fit_asymmetric(blocks: Float) -> tuple[Float, Bytes, Bytes]:
+    """Scales ``[n]``, zero points ``[n]`` and levels ``[n, 32]`` (0 to 15) with the least squared error of a few ranges."""
+    low, high = np.minimum(blocks.min(1), 0), np.maximum(blocks.max(1), 0)
+    best: tuple[Float, Float, Float] | None = None
+    least: Float | None = None
+    for share in FITTED_RANGES:
+        step = _divisor((high - low) * np.float32(share / 15))
+        zero = np.clip(np.rint(-low * np.float32(share) / step), 0, 15)
+        centred = np.clip(np.rint(blocks / step[:, None]) + zero[:, None], 0, 15) - zero[:, None]
+        # With levels L fixed, the best scale is <w, L> / <L, L>, and its error |w|^2 - <w, L>^2 / <L, L>.
+        power = np.einsum("ij,ij->i", centred, centred)
+        along = np.einsum("ij,ij->i", blocks, centred)
+        gain = along * along / _divisor(power)
+        candidate = (along / _divisor(power), zero, centred)
+        if best is None or least is None:
+            best, least = candidate, gain
+            continue
+        better = gain > least
+        least = np.where(better, gain, least)
+        best = (
+            np.where(better, candidate[0], best[0]),
+            np.where(better, candidate[1], best[1]),
+            np.where(better[:, None], candidate[2], best[2]),
+        )
+    assert best is not None
+    scale, zero, centred = best
+    return scale.astype(np.float32), zero.astype(np.uint8), (centred + zero[:, None]).astype(np.uint8)
+
+
+def _divisor(value: Float) -> Float:
+    """``value`` with zeros replaced by one, so that an all-zero block divides harmlessly."""
+    return np.where(value == 0, np.float32(1), value)
+
+
+def _pack_zeros(zeros: Bytes) -> Bytes:
+    if zeros.shape[1] % 2:
+        zeros = np.concatenate([zeros, np.zeros((zeros.shape[0], 1), np.uint8)], 1)
+    return zeros[:, 0::2] | zeros[:, 1::2] << 4
+
+
+def _bits(weight: ir.Value | None, quant: str) -> int:
+    """Bits for one weight; 0 leaves it as it is."""
+    if weight is None or weight.const_value is None or weight.shape is None or len(weight.shape) != 2:
+        return 0
+    if quant in ("int4", "int8"):
+        return int(quant[3:])
+    if quant != "auto":
+        raise InputError("quant-unknown", f"this version does not quantise to {quant}", hint="auto, none, int8 or int4")
+    return 8 if 4 < int(weight.metadata_props.get(BITS, "32")) <= 8 else 4
+
+
+class _Weights:
+    """The quantised tensors of a graph: registered as lazy initializers, the last few results kept."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self._kept: OrderedDict[tuple[str, int], Quantised] = OrderedDict()
+
+    def register(self, weight: ir.Value, bits: int, *, transposed: bool, form: str) -> list[ir.Value]:
+        """Initializers of one weight: values (``form`` ``linear`` or ``rows``), scales, and zeros for 4 bits.
+
+        ``transposed`` tells that the float weight is ``[columns, rows]``.
+        """
+        assert weight.shape is not None
+        rows, columns = (int(size) for size in (reversed(weight.shape) if transposed else weight.shape))  # type: ignore[arg-type]
+        if columns % BLOCK:
+            raise InputError(
+                "quant-block",
+                f"{weight.name}: size {columns} is not a multiple of {BLOCK}",
+                hint="build with --quant none",
+            )
+        name = weight.metadata_props.get(TIED) or str(weight.name)
+        tensor = weight.const_value
+        assert tensor is not None
+
+        def read() -> Quantised:
+            return self._read(name, bits, lambda: tensor.numpy().T if transposed else tensor.numpy())
+
+        blocks = columns // BLOCK
+        shape = (rows, columns * bits // 8) if form == "rows" else (rows, blocks, BLOCK * bits // 8)
+        # A tied weight is registered in both forms, each complete: its two files are then the same bytes.
+        base = f"{name}.int{bits}.{form}"
+        values = [
+            self._lazy(base, ir.DataType.UINT8, shape, lambda: read().values.reshape(shape)),
+            self._lazy(f"{base}.scales", ir.DataType.FLOAT, (rows, blocks), lambda: read().scales),
+        ]
+        if bits == 4:
+            zeros = (rows, (blocks + 1) // 2)
+            values.append(self._lazy(f"{base}.zeros", ir.DataType.UINT8, zeros, lambda: _present(read().zeros)))
+        return values
+
+    def _read(self, name: str, bits: int, source: Callable[[], npt.NDArray[Any]]) -> Quantised:
+        key = (name, bits)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = quantise_blocks(source(), bits)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+    def _lazy(
+        self, name: str, dtype: ir.DataType, shape: tuple[int, ...], read: Callable[[], npt.NDArray[Any]]
+    ) -> ir.Value:
+        if name in self.graph.initializers:
+            return self.graph.initializers[name]
+        tensor = ir.LazyTensor(lambda: ir.Tensor(read(), name=name), dtype=dtype, shape=ir.Shape(shape), name=name)
+        value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype), const_value=tensor)
+        self.graph.register_initializer(value)
+        return value
+
+
+def _linear(weights: _Weights, node: ir.Node, bits: int, accuracy: int) -> None:
+    weight = node.inputs[1]
+    if not bits or weight is None or weight.shape is None:
+        return
+    inner, outer = int(weight.shape[0]), int(weight.shape[1])  # type: ignore[arg-type]
+    inputs = [node.inputs[0], *weights.register(weight, bits, transposed=True, form="linear")]
+    sizes = {"K": inner, "N": outer, "bits": bits, "block_size": BLOCK, "accuracy_level": accuracy}
+    _replace(weights.graph, node, "MatMulNBits", inputs, sizes)
+
+
+def _embedding(weights: _Weights, node: ir.Node, bits: int) -> None:
+    weight = node.inputs[0]
+    if not bits or weight is None:
+        return
+    values, *rest = weights.register(weight, bits, transposed=False, form="rows")
+    sizes = {"bits": bits, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1}
+    _replace(weights.graph, node, "GatherBlockQuantized", [values, node.inputs[1], *rest], sizes)
+
+
+def _replace(
+    graph: ir.Graph, node: ir.Node, op_type: str, inputs: list[ir.Value | None], attributes: dict[str, int]
+) -> None:
+    """Put a node of the contrib domain in ``node``'s place; its name, metadata and output value stay."""
+    out = node.outputs[0]
+    new = ir.node(op_type, inputs, attributes=attributes, domain=MS_DOMAIN, name=node.name, num_outputs=1)
+    new.metadata_props.update(node.metadata_props)
+    new.outputs[0].name, new.outputs[0].shape, new.outputs[0].type = out.name, out.shape, out.type
+    graph.insert_before(node, new)
+    ir.convenience.replace_all_uses_with(out, new.outputs[0], replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
+def _present(zeros: Bytes | None) -> Bytes:
+    assert zeros is not None
+    return zeros
+
+
+__all__ = ["BITS", "BLOCK", "MS_DOMAIN", "TIED", "Quantised", "dequantise_blocks", "quantise", "quantise_blocks"]

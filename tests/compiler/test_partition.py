@@ -1,0 +1,81 @@
+"""The chain search against exhaustive search, and the bound against both."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ruvcompile.partition import Border, Device, Partition, Problem, evaluate, lower_bound, solve
+
+TIMES = st.integers(1, 20).map(float)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    count = draw(st.integers(1, 7))
+    devices = tuple(
+        Device(
+            f"n{index}",
+            tuple(draw(TIMES) for _ in range(count)),
+            draw(st.integers(5, 60)),
+            draw(st.sampled_from([0.0, 1.0, 5.0])),
+            draw(st.sampled_from([0.0, 2.0])),
+            draw(st.sampled_from([0.0, 0.5])),
+        )
+        for index in range(draw(st.integers(1, 3)))
+    )
+    return Problem(
+        devices,
+        tuple(draw(st.integers(0, 15)) for _ in range(count)),
+        tuple(Border(draw(st.booleans()), draw(st.integers(0, 8))) for _ in range(count - 1)),
+        draw(st.integers(0, 5)),
+        draw(st.sampled_from(["throughput", "latency"])),
+    )
+
+
+def value(problem: Problem, partition: Partition) -> float:
+    return partition.bottleneck_ms if problem.objective == "throughput" else partition.latency_ms
+
+
+def every(problem: Problem) -> list[Partition]:
+    borders = range(1, len(problem.unit_bytes))
+    legal = [k for k in borders if problem.borders[k - 1].legal]
+    found = [evaluate(problem, cuts) for cuts in combinations(legal, len(problem.devices) - 1)]
+    return [
+        each
+        for each in found
+        if all(need <= device.memory for need, device in zip(each.stage_bytes, problem.devices, strict=True))
+    ]
+
+
+@given(problems())
+def test_equals_exhaustive_search(problem: Problem) -> None:
+    best = solve(problem)
+    candidates = every(problem)
+    assert (best is None) == (not candidates)
+    if best is not None:
+        assert value(problem, best) == pytest.approx(min(value(problem, each) for each in candidates))
+        assert all(problem.borders[cut - 1].legal for cut in best.cuts)
+
+
+@given(problems())
+def test_no_partition_beats_the_bound(problem: Problem) -> None:
+    assert all(value(problem, each) >= lower_bound(problem) - 1e-9 for each in every(problem))
+
+
+def test_a_heavy_end_moves_the_cut() -> None:
+    """Equal layer ranges are the wrong answer when the last unit is heavy."""
+    units = (1.0,) * 8 + (4.0,)
+    devices = tuple(Device(name, units, 1000) for name in "ab")
+    problem = Problem(devices, (1,) * 9, (Border(True, 0),) * 8, 0)
+    best = solve(problem)
+    assert best is not None
+    assert best.cuts == (6,)
+    assert best.bottleneck_ms == 6.0
+    assert best.gap == 0.0
+
+
+def test_nothing_fits() -> None:
+    problem = Problem((Device("a", (1.0,), 3),), (4,), (), 0)
+    assert solve(problem) is None
