@@ -52,7 +52,7 @@ def root() -> None:
     Example:
         ruvcompile build model.gguf --target host --nodes 2
         ruvrun serve dist/manifest.toml
-    """  # noqa: D301 - click's mark for lines to keep
+    """
 
 
 def _common(command: _F) -> _F:
@@ -107,7 +107,7 @@ def build(**flags: Any) -> None:
     \b
     Example:
         ruvcompile build SmolLM2-135M-Instruct.Q4_1.gguf --target host --nodes 2
-    """  # noqa: D301
+    """
     options, progress = _start(flags)
     from ruvcompile import compile as steps
 
@@ -123,7 +123,7 @@ def plan(**flags: Any) -> None:
     \b
     Example:
         ruvcompile plan model.gguf --target pi5 --nodes 4 --json
-    """  # noqa: D301
+    """
     options, progress = _start(flags)
     from ruvcompile import compile as steps
 
@@ -140,7 +140,7 @@ def verify(manifest: str, model: str | None, **flags: Any) -> None:
     \b
     Example:
         ruvcompile verify dist/manifest.toml
-    """  # noqa: D301
+    """
     from ruvcompile import compile as steps
 
     result = steps.verify(Path(manifest), Path(model) if model else None, _progress(flags))
@@ -163,7 +163,7 @@ def report(manifest: str, run: str | None, **flags: Any) -> None:
     \b
     Example:
         ruvcompile report dist/manifest.toml --run bench.json
-    """  # noqa: D301
+    """
     from ruvcompile import compile as steps
 
     path = steps.report(Path(manifest), Path(run) if run else None)
@@ -180,7 +180,7 @@ def targets(check: bool, targets_dir: str | None, **flags: Any) -> None:
     \b
     Example:
         ruvcompile targets --targets-dir my-targets
-    """  # noqa: D301
+    """
     extra = Path(targets_dir) if targets_dir else None
     if check:
         raise_all(check_targets(extra))

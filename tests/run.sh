@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Installs what the tests need and runs them: formatting, lint, types, import direction, tests.
+#     ./tests/run.sh [-- PYTEST ARGUMENTS]
+# All that is assumed is python3 with venv and pip. A second run installs and fetches nothing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [ "${1:-}" = -- ]; then
+    shift
+elif [ $# -gt 0 ]; then
+    echo "error: unknown option $1 (arguments for pytest come after --)" >&2
+    exit 2
+fi
+
+. examples/environment.sh
+make_environment "$PWD/.venv" -e "./runtime" -e ".[test]"
+"$python" examples/fetch_models.py >/dev/null
+
+# Every check runs, whatever the ones before it found; the tests come last, so that their count closes the output.
+failed=0
+check() {
+    echo "== $*"
+    "$PWD/.venv/bin/$1" "${@:2}" || failed=1
+}
+check ruff check .
+check ruff format --check .
+check mypy
+check lint-imports
+check pytest "$@"
+exit "$failed"
