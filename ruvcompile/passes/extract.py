@@ -7,7 +7,7 @@ The piece is self-contained and as small as it can be. It holds:
    stays lazy, and a weight that two pieces read is in both;
 3. the functions they call, also those called only inside a body or by another function;
 4. ``inputs`` and ``outputs`` with their types: the model's own, else inferred, else given by the caller (who
-   ran the graph); the names of open dimensions are kept;
+   ran the graph); open dimensions keep their names, and get one where they have none;
 5. opset imports, IR version, metadata and descriptions of the model.
 
 What is asked for must be closed. A value that is read but neither produced inside nor among ``inputs`` is our
@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from ruvcompile.passes.infer import Type, infer, type_of
+from ruvcompile.passes.infer import Type, infer, named_dims, observed, type_of
 from ruvcompile.passes.scope import all_nodes, is_weight, reads
 from ruvrun.errors import InputError
 
@@ -43,7 +43,7 @@ def extract(
         outputs: names of the values that leave, in order, each the output of a node inside. A tensor that only
             passes through is no business of the stage's graph: the pipeline relays it.
         name: the new graph's name.
-        types: types of values that cannot be inferred, by name (see ``infer.observed``).
+        types: types of values as a run showed them (``whole.observe``), for those that cannot be inferred.
 
     Raises:
         InputError: ``cut-type-unknown`` when the type of an input or output is nowhere to be found.
@@ -127,14 +127,14 @@ def _check_closed(
 
 
 def _give_types(model: ir.Model, piece: ir.Graph, given: Mapping[str, Type], values: Mapping[str, ir.Value]) -> None:
-    untyped = [value for value in (*piece.inputs, *piece.outputs) if type_of(value) is None]
-    if not untyped:
-        return
-    inferred = infer(model)
-    for value in untyped:
+    ports = (*piece.inputs, *piece.outputs)
+    known = {value: type_of(value) for value in ports}
+    inferred = infer(model) if None in known.values() else {}
+    seen = observed(model, given)
+    for value, kind in known.items():
         assert value.name is not None
-        known = inferred.get(value.name) or given.get(value.name)
-        if known is None:
+        kind = kind or inferred.get(value.name) or seen.get(value.name)
+        if kind is None:
             producer = values[value.name].producer()
             raise InputError(
                 "cut-type-unknown",
@@ -142,4 +142,4 @@ def _give_types(model: ir.Model, piece: ir.Graph, given: Mapping[str, Type], val
                 context=[f"it is made by {producer.op_type} ({producer.name})" if producer else "it is a graph input"],
                 hint="cut elsewhere, or give --inputs so that its type can be found by running the graph",
             )
-        value.type, value.shape = ir.TensorType(known.dtype), ir.Shape(known.shape)
+        value.type, value.shape = ir.TensorType(kind.dtype), ir.Shape(named_dims(value.name, kind.shape))

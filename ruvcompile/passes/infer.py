@@ -8,7 +8,7 @@ The given model is not touched: the work is done on a copy whose tensors are sha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -19,8 +19,7 @@ SMALL = 1024
 Dim = int | str | None
 
 
-@dataclass(frozen=True)
-class Type:
+class Type(NamedTuple):
     """Element type and shape of a tensor; a dimension is a size, a name, or None where nothing is known."""
 
     dtype: ir.DataType
@@ -81,10 +80,15 @@ def observed(model: ir.Model, seen: Mapping[str, Type]) -> dict[str, Type]:
     A run shows sizes, not names: where the graph's inputs have open dimensions the sizes that were seen hold for
     that run alone, so only the rank is kept.
     """
-    fixed = all(isinstance(dim, int) for value in model.graph.inputs for dim in value.shape or (None,))
+    fixed = all(isinstance(dim, int) for value in model.graph.inputs for dim in (value.shape or (None,)))
     if fixed:
         return dict(seen)
     return {name: Type(kind.dtype, (None,) * len(kind.shape)) for name, kind in seen.items()}
+
+
+def named_dims(name: str, shape: tuple[Dim, ...]) -> tuple[int | str, ...]:
+    """``shape`` with a name for every dimension that has none: ``<value name>.<axis>``."""
+    return tuple(f"{name}.{axis}" if dim is None else dim for axis, dim in enumerate(shape))
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:

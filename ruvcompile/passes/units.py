@@ -56,8 +56,8 @@ def units(model: ir.Model, types: Mapping[str, Type] | None = None) -> tuple[Uni
     Args:
         model: not changed. Its own order is kept, except that what depends on weights alone comes where it is
             first read.
-        types: types that cannot be inferred, by value name (see ``infer.observed``); without them a value after
-            an operator of another domain is refused at every cut.
+        types: types as a run showed them (``whole.observe``); without them a value after an operator of another
+            domain is refused at every cut.
     """
     graph = model.graph
     known = {**(types or {}), **infer(model)}

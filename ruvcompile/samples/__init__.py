@@ -1,0 +1,222 @@
+"""Inputs to run a graph on: for measuring, for the golden check, and for comparing the parts with the whole.
+
+In order of authority: arrays from ``--inputs``, sizes from ``--shape``, else a choice. A choice is a guess by
+the conventions of exported models (``conventions``), and is proved by running the whole model on it; the guesses
+are tried in order until one runs. Whatever was chosen is told in a sentence, to be printed and recorded. The
+same model gives the same arrays every time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ruvcompile.passes.infer import named_dims
+from ruvcompile.passes.units import CARRIED
+from ruvcompile.samples.conventions import Guess, Port, guesses, looks_like_audio, values
+from ruvcompile.whole import open_session, run
+from ruvrun.errors import InputError, UsageError, did_you_mean
+
+Array = npt.NDArray[Any]
+
+_MOST_TRIES = 64
+
+
+@dataclass(frozen=True)
+class Samples:
+    """``arrays`` by input name, on which the model ran; ``choices`` are the sentences to print."""
+
+    arrays: Mapping[str, Array]
+    choices: tuple[str, ...]
+
+
+def sample(
+    model: ir.Model, *, inputs: Path | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> Samples:
+    """Inputs on which ``model`` runs.
+
+    Args:
+        model: a canonical graph; not changed.
+        inputs: an ``.npz`` file with arrays by input name; inputs it lacks are chosen.
+        shapes: sizes by input name; an open dimension of the same name in another input gets the same size.
+
+    Raises:
+        UsageError: ``shapes`` names no input, or contradicts its declared shape.
+        InputError: the file is missing, no archive of arrays, or its arrays do not fit; or nothing runs.
+    """
+    shapes = shapes or {}
+    arrays = {} if inputs is None else _read(inputs)
+    _check_names(model, shapes, arrays, inputs)
+    fixed: dict[str, int] = {}
+    ports: list[Port] = []
+    for value in model.graph.inputs:
+        name = value.name or ""
+        port = _port(value, arrays.get(name), shapes.get(name))
+        if name in shapes:
+            if not _fits(port.shape, shapes[name]):
+                raise UsageError(
+                    "shape-wrong",
+                    f"--shape {name}={_times(shapes[name])} does not fit the model's {_times(port.shape)}",
+                    hint="give as many sizes as it has dimensions; those that are numbers are fixed",
+                )
+            fixed.update(_bound(port.shape, shapes[name]))
+            port = replace(port, shape=shapes[name])
+        if name in arrays:
+            array = _fitting(port, arrays[name], inputs)
+            fixed.update(_bound(port.shape, array.shape))
+            port = replace(port, shape=array.shape, array=array)
+        ports.append(port)
+    found, guess = _first_that_runs(model, ports, fixed)
+    told = [_tell(port, found[port.name], guess, ports, inputs, port.name in shapes) for port in ports]
+    return Samples(found, tuple(told))
+
+
+def _first_that_runs(model: ir.Model, ports: list[Port], fixed: Mapping[str, int]) -> tuple[dict[str, Array], Guess]:
+    """The first guess on which the model runs with finite results; else the first on which it runs at all."""
+    session = open_session(model)
+    second: tuple[dict[str, Array], Guess] | None = None
+    why: InputError | None = None
+    for guess in itertools.islice(guesses(ports, fixed), _MOST_TRIES):
+        arrays = {port.name: _array(port, guess, ports) for port in ports}
+        try:
+            outputs = run(session, arrays)
+        except InputError as error:
+            why = why or error
+            continue
+        floats = [each for each in outputs.values() if np.asarray(each).dtype.kind == "f"]
+        if all(np.isfinite(each).all() for each in floats):
+            return arrays, guess
+        second = second or (arrays, guess)
+    if second is not None:
+        return second
+    raise InputError(
+        "no-sample-runs",
+        "no inputs were found on which the model runs",
+        context=[*(f"{port.name}: {port.dtype.name.lower()} {_times(port.shape)}" for port in ports), *_context(why)],
+        hint="give inputs that run with --inputs F.npz, or sizes with --shape NAME=1x3x640x640",
+    )
+
+
+def _context(why: InputError | None) -> tuple[str, ...]:
+    return why.context if why is not None else ()
+
+
+def _array(port: Port, guess: Guess, ports: list[Port]) -> Array:
+    return port.array if port.array is not None else values(port, guess, looks_like_audio(ports))[0]
+
+
+def _tell(port: Port, array: Array, guess: Guess, ports: list[Port], inputs: Path | None, sized: bool) -> str:
+    head = f"input {port.name}: {array.dtype} {_times(array.shape)}"
+    if port.array is not None:
+        return f"{head}, from {inputs}"
+    how = values(port, guess, looks_like_audio(ports))[1]
+    return f"{head} as given, {how} (default)" if sized else f"{head}, {how} (default)"
+
+
+def _check_names(
+    model: ir.Model, shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Array], inputs: Path | None
+) -> None:
+    known = [value.name or "" for value in model.graph.inputs]
+    for name in shapes:
+        if name not in known:
+            raise UsageError("input-unknown", f"--shape: no input is called {name!r}", hint=did_you_mean(name, known))
+    for name in arrays:
+        if name not in known:
+            raise InputError("input-unknown", f"{inputs}: no input is called {name!r}", hint=did_you_mean(name, known))
+
+
+def _port(value: ir.Value, array: Array | None, shape: tuple[int, ...] | None) -> Port:
+    name = value.name or ""
+    if not isinstance(value.type, ir.TensorType) or value.type.dtype not in CARRIED:
+        kind = value.type.dtype.name.lower() if isinstance(value.type, ir.TensorType) else "no tensor"
+        raise InputError(
+            "input-type-unsupported",
+            f"the model's input {name} is of a type that links do not carry: {kind}",
+            hint="use a model whose inputs are tensors of numbers or truth values",
+        )
+    if value.shape is not None:
+        dims = named_dims(name, tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape))
+    elif array is not None or shape is not None:
+        dims = named_dims(name, (None,) * (array.ndim if array is not None else len(shape or ())))
+    else:
+        raise InputError(
+            "input-shape-unknown",
+            f"the model does not say how many dimensions its input {name} has",
+            hint=f"give an array with --inputs F.npz, or sizes with --shape {name}=1x3x640x640",
+        )
+    return Port(name, value.type.dtype, dims, limit=_limit(value))
+
+
+def _limit(value: ir.Value) -> int:
+    """The number of rows of the smallest table that ``value`` looks up directly or through a Cast; 0 for none."""
+    sizes: list[int] = []
+    for use in value.uses():
+        node = use.node
+        if node.op_type == "Cast":
+            sizes.append(_limit(node.outputs[0]))
+        table = node.inputs[0] if node.op_type in ("Gather", "GatherBlockQuantized") and use.idx == 1 else None
+        axis = node.attributes.get_int("axis" if node.op_type == "Gather" else "gather_axis", 0)
+        if table is not None and table.const_value is not None and axis == 0 and table.const_value.shape.rank():
+            sizes.append(int(table.const_value.shape.numpy()[0]))
+    return min((size for size in sizes if size), default=0)
+
+
+def _read(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array, not an archive of named arrays")
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise InputError("file-missing", f"no inputs at {path}", hint="check the path") from None
+    except OSError as error:
+        raise InputError("file-unreadable", f"cannot read {path}: {error}", hint="check its permissions") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, AttributeError, TypeError) as error:
+        raise InputError(
+            "inputs-invalid", f"{path} is no .npz file", context=[str(error)], hint="write it with numpy.savez"
+        ) from None
+
+
+def _fitting(port: Port, array: Array, path: Path | None) -> Array:
+    """``array`` in the type of ``port``, when that loses nothing and the shape fits."""
+    dtype = port.dtype.numpy()
+    if not _fits(port.shape, array.shape):
+        raise InputError(
+            "input-shape-wrong",
+            f"{path}: {port.name} is {_times(array.shape)}, the model takes {_times(port.shape)}",
+            hint="give an array of that shape",
+        )
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind in "iu" and port.integer and np.array_equal(array.astype(dtype), array):
+        return array.astype(dtype)
+    raise InputError(
+        "input-type-wrong",
+        f"{path}: {port.name} is {array.dtype}, the model takes {dtype}",
+        hint=f"convert it with .astype('{dtype}')",
+    )
+
+
+def _fits(declared: tuple[int | str, ...], actual: tuple[int, ...]) -> bool:
+    return len(declared) == len(actual) and all(
+        isinstance(dim, str) or dim == size for dim, size in zip(declared, actual, strict=True)
+    )
+
+
+def _bound(declared: tuple[int | str, ...], actual: tuple[int, ...]) -> dict[str, int]:
+    return {dim: size for dim, size in zip(declared, actual, strict=True) if isinstance(dim, str)}
+
+
+def _times(shape: tuple[int | str, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+__all__ = ["Samples", "sample"]
