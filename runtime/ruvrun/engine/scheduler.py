@@ -5,17 +5,20 @@ The ring is a pipe of S stages that all work at once, each on another step. A st
 things: that every stage always has a step to work on, and that each step carries as many tokens as that
 allows. Time to the next token, for one client, depends on what stands before its step in the pipe.
 
-**Groups.** With D sequences decoding, a step carries ceil(D / S) of them, and at most S decode steps are in
-the ring. Fewer steps would leave a stage idle; more would be smaller ones, and stay so: a step that returns
-is sent on at once, and would never meet the others. With the limit, what returns finds others waiting and
-joins them, so that whatever the order of arrival, after some rounds there are S full groups.
+**Groups.** With D sequences decoding, a step carries up to G = ceil(D / S) of them, and no more decode steps
+are in the ring than there are groups, ceil(D / G), at most S. Fewer would leave a stage idle. More would be
+smaller ones, and stay so: a step that returns is sent on at once, and would never meet the others. With the
+limit, what returns finds others waiting and joins them, so that whatever the order of arrival, after some
+rounds every group is whole. (Equal sizes would gain nothing where D is no multiple of G: a round takes S times
+as long as the largest group's step.)
 
 Groups are runs of neighbours when the decoding sequences are sorted by slot, and a step lists its slots in
-ascending order, because executors run one contiguous window of slots and waste a row on each hole. Groups
-are computed anew for every step: a sequence that joins or leaves moves the borders, and those on their way
-meanwhile join their new group when they come back. The group that goes is that of the sequence which has
-been ready the longest, with all its members that are ready. So nobody is overtaken by more than one group's
-worth of others, and a group that is complete is never held back for one that is not.
+ascending order, because executors run one contiguous window of slots and lose time at each hole. Groups are
+computed anew for every step: a sequence that joins or leaves moves the borders, and those on their way
+meanwhile join their new group when they come back. Of the groups that are whole, that one goes of which a
+member has been ready the longest. Only when none is whole does a part of one go, rather than leave a stage
+idle. So who waits, waits for the rest of the own group, which is on its way, and then at most for one step of
+each other group.
 
 **Prompts.** A prompt is sent in chunks, each a step of its own, the oldest request first; the next chunk need
 not wait for the one before, as frames keep their order and nothing depends on a token not yet known. While
@@ -79,7 +82,7 @@ class Scheduler:
             decode_steps: decode steps now in the ring.
         """
         decoding = [sequence for sequence in running if sequence.decoding]
-        if decode_steps < self._stages and (group := self._group(decoding)):
+        if group := self._group(decoding, decode_steps):
             self._after_chunk = False
             return [Part(sequence, 1, 1) for sequence in group]
         if decoding and self._after_chunk:
@@ -91,16 +94,19 @@ class Scheduler:
                 return [Part(sequence, count, int(count == left))]
         return []
 
-    def _group(self, decoding: Collection[Sequence]) -> list[Sequence]:
-        """The ready members of the group whose turn it is."""
-        ready = [sequence for sequence in decoding if sequence.ready]
-        if not ready:
+    def _group(self, decoding: Collection[Sequence], decode_steps: int) -> list[Sequence]:
+        """The ready members of the group whose turn it is; none while as many steps as groups are in the ring."""
+        if not decoding:
             return []
-        oldest = min(ready, key=lambda sequence: (sequence.since, sequence.slot))
         size = -(-len(decoding) // self._stages)
         by_slot = sorted(decoding, key=lambda sequence: sequence.slot)
-        start = by_slot.index(oldest) // size * size
-        return [sequence for sequence in by_slot[start : start + size] if sequence.ready]
+        groups = [by_slot[start : start + size] for start in range(0, len(by_slot), size)]
+        if decode_steps >= len(groups):
+            return []
+        ready = [[sequence for sequence in group if sequence.ready] for group in groups]
+        whole = [group for group, members in zip(ready, groups, strict=True) if len(group) == len(members)]
+        choice = whole or [group for group in ready if group]
+        return min(choice, key=lambda group: min(sequence.since for sequence in group), default=[])
 
 
 def chunk_of(left: int, chunk: int) -> int:

@@ -1,0 +1,483 @@
+"""The engine, with real workers on a fake model, under any order of events."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ruvrun import frames
+from ruvrun.engine import Engine, Lost, Request, Token
+from ruvrun.engine.kv import SlotTable
+from ruvrun.engine.scheduler import chunk_of
+from ruvrun.errors import InputError, IntegrityError
+from ruvrun.executors import Array, Span
+from ruvrun.pipeline.worker import Worker
+from tests import strategies
+from tests.runtime.fakes import LAYERS, VOCAB, FakeDecoder, fake_spec, fake_workers, greedy, plain_tokens
+
+CONTEXT = 24
+_Parcel = tuple[frames.Message, dict[str, Array]]
+
+
+def request(number: int, prompt: tuple[int, ...] = (1, 2, 3), max_tokens: int = 4, **more: object) -> Request:
+    return Request(number, prompt, max_tokens, greedy(), more.get("eos", frozenset()))  # type: ignore[arg-type] # tests
+
+
+class Ring:
+    """Stages joined by queues, which a test moves one message at a time; it checks what the engine sends."""
+
+    def __init__(self, stages: int, streams: int, *, chunk: int = 4, context: int = CONTEXT) -> None:
+        self.engine = Engine(stages=stages, context=context, streams=streams, chunk=chunk)
+        self.workers = fake_workers(stages, slots=streams, context=context)
+        self.inboxes: list[deque[_Parcel]] = [deque() for _ in range(stages + 1)]
+        self.sent: list[frames.Ring] = []
+        self.steps_out = 0
+        self.due: set[int] = set()
+        self.decoding: set[int] = set()
+        self.answers: dict[int, list[int]] = {}
+        self.finished: dict[int, str] = {}
+        self.results: deque[frames.Sampled] = deque()
+
+    def add(self, new: Request) -> None:
+        self.engine.add(new)
+        self.answers[new.id] = []
+
+    def cancel(self, number: int) -> None:
+        self.engine.cancel(number)
+        self.decoding.discard(number)
+
+    def send(self) -> bool:
+        outgoing = self.engine.step()
+        if outgoing is None:
+            return False
+        message, tensors = outgoing
+        assert message.epoch == self.engine.epoch
+        assert message.step == len(self.sent), "every ring message of an epoch has the next number"
+        if isinstance(message, frames.Step):
+            self._check_step(message)
+            assert tensors["input_ids"].dtype == np.int64
+        self.sent.append(message)
+        self.inboxes[0].append((message, dict(tensors)))
+        return True
+
+    def _check_step(self, message: frames.Step) -> None:
+        self.steps_out += 1
+        assert self.steps_out <= self.engine.window
+        assert [seq.slot for seq in message.seqs] == sorted({seq.slot for seq in message.seqs})
+        opened = {earlier.id for earlier in self.sent if isinstance(earlier, frames.Open)}
+        closed = {earlier.id for earlier in self.sent if isinstance(earlier, frames.Close)}
+        for seq in message.seqs:
+            assert seq.id in opened - closed
+            assert seq.id not in self.due, "a step was sent whose input depends on a token not returned"
+        self.due |= {seq.id for seq in message.seqs if seq.rows}
+        steps = [earlier for earlier in self.sent if isinstance(earlier, frames.Step)]
+        if not {seq.id for seq in message.seqs} <= self.decoding:
+            assert len(message.seqs) == 1, "a chunk is a step of its own"
+            if self.decoding:
+                last = {seq.id for seq in steps[-1].seqs}
+                assert self._was_decode(steps[-1]), f"two chunks in a row although others decode: {last}"
+        else:
+            assert len(message.seqs) <= -(-len(self.decoding) // len(self.workers))
+
+    def _was_decode(self, step: frames.Step) -> bool:
+        """Whether all of a step's sequences had sent their whole prompt before it."""
+        before = self.sent[: self.sent.index(step)]
+        whole = {seq.id for earlier in before if isinstance(earlier, frames.Step) for seq in earlier.seqs if seq.rows}
+        return all(seq.id in whole for seq in step.seqs)
+
+    def work(self, stage: int) -> bool:
+        if not self.inboxes[stage]:
+            return False
+        message, tensors = self.inboxes[stage].popleft()
+        try:
+            result = self.workers[stage].handle(message, tensors)
+        except IntegrityError:
+            assert isinstance(message, frames.Ring)
+            assert message.epoch < self.engine.epoch, "a worker found fault with a message of this epoch"
+            return True
+        if result is not None:
+            self.inboxes[stage + 1].append(result)
+        return True
+
+    def receive(self) -> bool:
+        if not self.inboxes[-1]:
+            return False
+        message, _ = self.inboxes[-1].popleft()
+        assert isinstance(message, frames.Sampled)
+        if message.epoch == self.engine.epoch:
+            self.steps_out -= 1
+            self.due -= {number for number, _ in message.tokens}
+        for token in self.engine.receive(message):
+            assert token.id not in self.finished
+            self.answers[token.id].append(token.token)
+            self.decoding.add(token.id)
+            if token.finish:
+                self.finished[token.id] = token.finish
+                self.decoding.discard(token.id)
+        return True
+
+    def lose(self, stage: int) -> list[Lost]:
+        """The process of ``stage`` is replaced by a new one; other stages still hold messages of before."""
+        lost = self.engine.lose("it is gone")
+        fresh = fake_workers(len(self.workers), slots=len(_slots(self.workers[stage])), context=self.engine.context)
+        self.workers[stage] = fresh[stage]
+        self.inboxes[stage].clear()
+        self.sent, self.steps_out = [], 0
+        self.due.clear()
+        self.decoding.clear()
+        return lost
+
+    def turn(self) -> bool:
+        """Send all there is, move the oldest message one lap, and take its result."""
+        moved = False
+        while self.send():
+            moved = True
+        for stage in range(len(self.workers)):
+            moved |= self.work(stage)
+        return self.receive() or moved
+
+    def drain(self) -> None:
+        for _ in range(5000):
+            if not self.turn() and self.engine.idle:
+                return
+        raise AssertionError("the ring does not come to rest")
+
+
+def _slots(worker: Worker) -> range:
+    return range(worker._executor.slots)  # type: ignore[union-attr] # the fake is a decoder
+
+
+@settings(max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+class AnyOrder(RuleBasedStateMachine):
+    """Requests come, go and are lost at any moment, and every stage and link has its own pace."""
+
+    @initialize(stages=st.integers(1, LAYERS), streams=st.integers(1, 5), chunk=st.integers(2, 6))
+    def start(self, stages: int, streams: int, chunk: int) -> None:
+        self.ring = Ring(stages, streams, chunk=chunk)
+        self.requests: list[Request] = []
+        self.gone: set[int] = set()
+
+    @rule(data=st.data())
+    def add(self, data: st.DataObject) -> None:
+        new = data.draw(strategies.requests(len(self.requests), context=CONTEXT, vocab=VOCAB))
+        self.requests.append(new)
+        self.ring.add(new)
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(0, len(self.requests) - 1))
+        self.ring.cancel(number)
+        if number not in self.ring.finished:
+            self.gone.add(number)
+
+    @rule(times=st.integers(1, 6))
+    def send(self, times: int) -> None:
+        for _ in range(times):
+            self.ring.send()
+
+    @rule(stage=st.integers(0, LAYERS - 1), times=st.integers(1, 4))
+    def work(self, stage: int, times: int) -> None:
+        for _ in range(times):
+            self.ring.work(stage % len(self.ring.workers))
+
+    @rule()
+    def receive(self) -> None:
+        self.ring.receive()
+
+    @rule(times=st.integers(1, 20))
+    def turn(self, times: int) -> None:
+        for _ in range(times):
+            self.ring.turn()
+
+    @precondition(lambda self: len(self.requests) > 1)
+    @rule(stage=st.integers(0, LAYERS - 1))
+    def lose(self, stage: int) -> None:
+        alive = [r.id for r in self.requests if r.id not in self.gone and r.id not in self.ring.finished]
+        lost = self.ring.lose(stage % len(self.ring.workers))
+        assert [one.id for one in lost] == alive
+        assert self.ring.engine.running == self.ring.engine.waiting == self.ring.engine.in_flight == 0
+        self.gone |= set(alive)
+
+    @invariant()
+    def consistent(self) -> None:
+        ring = self.ring
+        ring.engine.check()
+        assert ring.steps_out <= ring.engine.window
+        opened = [message.id for message in ring.sent if isinstance(message, frames.Open)]
+        assert opened == sorted(opened), "first come, first served"
+        now = sum(message.epoch == ring.engine.epoch for box in ring.inboxes for message, _ in box)  # type: ignore[union-attr] # all have one
+        assert now <= ring.engine.most_in_ring
+
+    def teardown(self) -> None:
+        if not hasattr(self, "ring"):
+            return
+        self.ring.drain()
+        self.ring.engine.check()
+        assert self.ring.engine.running == self.ring.engine.waiting == 0
+        assert all(worker.open_sequences == 0 for worker in self.ring.workers) or not self.ring.sent
+        for one in self.requests:
+            expected = plain_tokens(one, CONTEXT)
+            answer = self.ring.answers[one.id]
+            if one.id in self.gone:
+                assert answer == expected[: len(answer)]
+            else:
+                assert answer == expected
+                assert self.ring.finished[one.id] == ("stop" if expected[-1] in one.eos else "length")
+
+
+TestAnyOrder = AnyOrder.TestCase
+
+
+@given(st.integers(1, 2000), st.integers(2, 64))
+def test_chunks_cover_a_prompt_and_none_is_single(length: int, chunk: int) -> None:
+    sizes = []
+    while sum(sizes) < length:
+        sizes.append(chunk_of(length - sum(sizes), chunk))
+    assert sum(sizes) == length
+    assert all(size == chunk for size in sizes[:-1])
+    assert sizes == [1] or 2 <= sizes[-1] <= chunk + 1
+
+
+@pytest.mark.parametrize(
+    ("stages", "groups"),
+    [
+        (1, [(0, 1, 2, 3, 4)]),
+        (2, [(0,)]),
+        (2, [(0,), (1,)]),
+        (2, [(0, 1), (2,)]),
+        (2, [(0, 1), (2, 3)]),
+        (3, [(0, 1, 2), (3, 4, 5), (6,)]),
+        (4, [(0,), (1,), (2,), (3,)]),
+        (4, [(0, 1), (2, 3), (4,)]),
+        (4, [(0, 1), (2, 3), (4, 5), (6, 7)]),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_decoding_sequences_settle_into_groups_of_neighbours(
+    stages: int, groups: list[tuple[int, ...]], late: bool
+) -> None:
+    many = sum(len(group) for group in groups)
+    ring = Ring(stages, many, context=400)
+    for number in range(many):
+        ring.add(request(number, max_tokens=300))
+        for _ in range(7 if late else 0):
+            ring.turn()
+    for _ in range(200):
+        ring.turn()
+    executor = ring.workers[0]._executor
+    assert isinstance(executor, FakeDecoder)
+    rounds = executor.windows[-4 * len(groups) :]
+    assert all(sorted(rounds[at : at + len(groups)]) == groups for at in range(3 * len(groups))), rounds
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.lists(st.integers(0, 8), max_size=30))
+@settings(deadline=None, max_examples=40)
+def test_no_decoding_sequence_falls_behind(stages: int, many: int, pauses: list[int]) -> None:
+    ring = Ring(stages, many, context=400)
+    for number in range(many):
+        ring.add(request(number, (number,), max_tokens=300))
+    while len(ring.decoding) < many:
+        ring.turn()
+    start = {number: len(answer) for number, answer in ring.answers.items()}
+    for pause in [*pauses, *range(20)]:
+        for stage in range(len(ring.workers)):
+            for _ in range(pause):
+                ring.work(stage)
+        ring.turn()
+        gained = [len(ring.answers[number]) - start[number] for number in range(many)]
+        assert max(gained) - min(gained) <= 2 + stages
+
+
+def test_a_long_prompt_slows_decoding_down_but_does_not_stop_it() -> None:
+    ring = Ring(2, 2, context=200)
+    ring.add(request(0, max_tokens=100))
+    while not ring.decoding:
+        ring.turn()
+    ring.add(request(1, tuple(range(60)) * 2))
+    before = len(ring.answers[0])
+    while not ring.answers[1]:
+        ring.turn()
+    chunks = sum(isinstance(m, frames.Step) and m.seqs[0].id == 1 for m in ring.sent)
+    assert chunks == 30
+    assert len(ring.answers[0]) - before >= chunks - ring.engine.window
+
+
+def test_chunks_of_a_prompt_fill_the_ring_when_nobody_decodes() -> None:
+    engine = Engine(stages=2, context=100, streams=2, chunk=4)
+    engine.add(request(7, tuple(range(50))))
+    messages = [engine.step() for _ in range(6)]
+    assert messages[5] is None
+    opened, *steps = [message[0] for message in messages[:5] if message]
+    assert opened == frames.Open(1, 0, 7, greedy())
+    assert [step.seqs for step in steps if isinstance(step, frames.Step)] == [
+        (frames.SeqStep(7, 0, position, 4, 0),) for position in (0, 4, 8, 12)
+    ]
+
+
+def test_a_rest_of_one_token_joins_the_chunk_before_it() -> None:
+    engine = Engine(stages=1, context=100, streams=1, chunk=4)
+    engine.add(request(1, tuple(range(9))))
+    engine.step()
+    first, second = engine.step(), engine.step()
+    assert first
+    assert second
+    assert first[0].seqs == (frames.SeqStep(1, 0, 0, 4, 0),)  # type: ignore[union-attr] # a Step
+    assert second[0].seqs == (frames.SeqStep(1, 0, 4, 5, 1),)  # type: ignore[union-attr] # a Step
+    assert second[1]["input_ids"].tolist() == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("laps", range(8))
+def test_a_slot_is_reused_while_its_last_step_is_in_the_ring(stages: int, laps: int) -> None:
+    ring = Ring(stages, 1)
+    ring.add(request(0, max_tokens=20))
+    ring.add(second := request(1, (9, 8, 7, 6, 5, 4), max_tokens=5))
+    for _ in range(laps):
+        ring.turn()
+    ring.send()
+    ring.cancel(0)
+    assert (ring.engine.running, ring.engine.waiting) == (1, 0), "the slot is free at once"
+    ring.drain()
+    assert ring.answers[1] == plain_tokens(second, CONTEXT)
+
+
+def test_an_id_may_come_back_while_the_step_of_its_first_life_is_in_the_ring() -> None:
+    ring = Ring(2, 2)
+    ring.add(request(0, (1, 2), max_tokens=9))
+    while ring.send():
+        pass
+    ring.cancel(0)
+    ring.due.clear()
+    ring.add(again := request(0, (5, 6, 7), max_tokens=3))
+    ring.sent = [m for m in ring.sent if not isinstance(m, frames.Close)]
+    for _ in range(40):
+        closing = ring.engine.step()
+        if closing is None:
+            for stage in range(2):
+                ring.work(stage)
+            ring.receive()
+        else:
+            ring.inboxes[0].append(closing)
+            ring.steps_out += isinstance(closing[0], frames.Step)
+    assert ring.answers[0] == plain_tokens(again, CONTEXT)
+
+
+def test_a_sequence_that_was_never_opened_is_not_closed() -> None:
+    engine = Engine(stages=1, context=8, streams=1)
+    engine.add(request(0))
+    engine.add(request(1))
+    engine.cancel(1)
+    engine.cancel(0)
+    engine.cancel(5)
+    assert engine.step() is None
+    assert engine.idle
+
+
+@pytest.mark.parametrize("length", [1, 3, 7])
+def test_the_context_ends_an_answer(length: int) -> None:
+    ring = Ring(2, 1, context=8)
+    ring.add(request(0, tuple(range(length)), max_tokens=100))
+    ring.drain()
+    assert len(ring.answers[0]) == 8 - length
+    assert ring.finished[0] == "length"
+
+
+def test_an_eos_token_is_returned_and_ends_the_answer_even_as_the_last_one_allowed() -> None:
+    whole = plain_tokens(request(0, max_tokens=6), CONTEXT)
+    ring = Ring(2, 1)
+    ring.add(request(0, max_tokens=6, eos=frozenset({whole[5]})))
+    ring.drain()
+    end = whole.index(whole[5]) + 1
+    assert ring.answers[0] == whole[:end]
+    assert ring.finished[0] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("bad", "ref"),
+    [
+        (request(0, ()), "prompt-empty"),
+        (request(0, (1,) * 8), "prompt-too-long"),
+        (request(0, (1,), max_tokens=0), "max-tokens-wrong"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(bad: Request, ref: str) -> None:
+    engine = Engine(stages=1, context=8, streams=1)
+    with pytest.raises(InputError) as caught:
+        engine.add(bad)
+    assert caught.value.ref == ref
+    assert engine.idle
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        frames.Sampled(1, 2, ((0, (5,)),)),
+        frames.Sampled(2, 1, ((0, (5,)),)),
+        frames.Sampled(1, 1, ()),
+        frames.Sampled(1, 1, ((1, (5,)),)),
+        frames.Sampled(1, 1, ((0, ()),)),
+        frames.Sampled(1, 1, ((0, (5, 6)),)),
+        frames.Sampled(1, 1, ((0, (-1,)),)),
+        frames.Sampled(1, 1, ((0, (5,)), (0, (5,)))),
+    ],
+)
+def test_a_result_that_does_not_fit_is_a_fault_and_changes_nothing(wrong: frames.Sampled) -> None:
+    engine = Engine(stages=1, context=8, streams=1)
+    engine.add(request(0))
+    while engine.step():
+        pass
+    with pytest.raises(IntegrityError):
+        engine.receive(wrong)
+    engine.check()
+    assert engine.receive(frames.Sampled(1, 1, ((0, (5,)),))) == [Token(0, 5, None)]
+    with pytest.raises(IntegrityError):
+        engine.receive(frames.Sampled(1, 1, ((0, (5,)),)))
+
+
+def test_losing_a_stage_ends_everything_and_results_of_before_are_dropped() -> None:
+    engine = Engine(stages=1, context=8, streams=1)
+    engine.add(request(0))
+    engine.add(request(1))
+    while engine.step():
+        pass
+    assert engine.lose("why") == [Lost(0, "why"), Lost(1, "why")]
+    assert engine.idle
+    assert engine.receive(frames.Sampled(1, 1, ((0, (5,)),))) == []
+    engine.add(request(2))
+    outgoing = engine.step()
+    assert outgoing
+    assert outgoing[0] == frames.Open(2, 0, 2, greedy())
+
+
+@given(st.lists(st.booleans() | st.integers(0, 7), max_size=60), st.integers(1, 8))
+def test_the_lowest_free_slot_goes_first(actions: list[bool | int], slots: int) -> None:
+    table = SlotTable(slots)
+    held: set[int] = set()
+    for action in actions:
+        if isinstance(action, bool):
+            assert table.can_allocate() == (len(held) < slots)
+            if table.can_allocate():
+                slot = table.allocate(100 + len(held) + 10 * table.held_count)
+                assert slot == min(set(range(slots)) - held)
+                held.add(slot)
+        elif action in held:
+            table.free(action)
+            held.discard(action)
+        assert table.held_count == len(held)
+
+
+def test_a_fake_stage_would_notice() -> None:
+    """The fake is the judge of all of the above, so it must not be blind."""
+    assert plain_tokens(request(0, (1, 2, 3)), CONTEXT) != plain_tokens(request(0, (1, 3, 2)), CONTEXT)
+    worker = FakeDecoder(0, 4, slots=2, context=8)
+    worker.step([Span(0, 0, 2, 0)], {"input_ids": np.array([1, 2], np.int64)})
+    for bad in ([Span(0, 1, 1, 1)], [Span(0, 3, 1, 1)], [Span(1, 1, 1, 1)]):
+        with pytest.raises(AssertionError):
+            worker.step(bad, {"input_ids": np.array([1], np.int64)})
+    assert fake_spec(0, 4).last
