@@ -49,7 +49,7 @@ class NodeFacts:
     @property
     def service(self) -> str:
         """Name of the service and of the folder on the node: safe in a path and a unit name."""
-        return "ruvrun-" + re.sub(r"[^A-Za-z0-9._-]+", "-", self.model).strip("-.")
+        return "ruvrun-" + re.sub(r"[^A-Za-z0-9._]+", "-", self.model).strip("-.")
 
 
 def render_node(target: Target, facts: NodeFacts) -> dict[str, bytes]:

@@ -1,0 +1,182 @@
+"""Targets are data: what comes with the compiler is sound, and unsound data is refused with its reason."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ruvcompile.errors import InputError, RuvError, UsageError
+from ruvcompile.fleet import Fleet, FleetNode, make_fleet
+from ruvcompile.options import Options
+from ruvcompile.targets import (
+    Target,
+    check_targets,
+    data_root,
+    fleet_targets,
+    load_target,
+    target_names,
+    usable_bytes,
+)
+from ruvrun.executors import LOADERS
+
+ROOT = Path(__file__).parents[2]
+GIB = 2**30
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder of targets with one in it, ``mine``, a copy of ``pi5``."""
+    shutil.copytree(data_root() / "pi5", tmp_path / "mine")
+    return tmp_path
+
+
+def _edit(folder: Path, before: str, after: str) -> None:
+    path = folder / "mine" / "target.toml"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def test_the_four_are_there_and_sound() -> None:
+    assert {"host", "x86-64", "arm64", "pi5"} <= target_names().keys()
+    assert check_targets() == []
+
+
+@pytest.mark.parametrize("name", sorted(target_names()))
+def test_what_a_target_says_can_be_done(name: str) -> None:
+    target = load_target(name)
+    assert target.backend in LOADERS
+    assert {"none", "int4"} <= set(target.quants)
+    assert target.installed > GIB
+    for file in ("install.sh", "uninstall.sh", "ruvrun.service", "ruvrun.env", "README.md"):
+        assert target.template(file + ".j2").is_file()
+    for figure in target.figures:
+        assert figure.source
+        assert figure.date
+
+
+def test_the_pi_is_described_by_figures_with_a_source() -> None:
+    target = load_target("pi5")
+    assert (target.machine, target.cores) == ("aarch64", 4)
+    bandwidth = target.figure("memory_bandwidth")
+    assert bandwidth is not None
+    assert bandwidth.kind == "theoretical"
+    assert bandwidth.value == pytest.approx(4267e6 * 4, rel=1e-2)
+    assert target.figure("wishes") is None
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_target("p15")
+    assert caught.value.ref == "target-unknown"
+    assert caught.value.hint == "did you mean 'pi5'?"
+
+
+def test_a_folder_of_ones_own_comes_first(own: Path) -> None:
+    shutil.copytree(own / "mine", own / "host")
+    assert load_target("mine", own).title == "Raspberry Pi 5"
+    assert load_target("host", own).arch == "aarch64"
+    assert load_target("x86-64", own).arch == "x86_64"
+
+
+def test_a_template_of_ones_own_comes_first(own: Path) -> None:
+    template = own / "mine" / "templates" / "ruvrun.env.j2"
+    template.parent.mkdir()
+    template.write_text("")
+    assert load_target("mine", own).template("ruvrun.env.j2") == template
+    assert load_target("mine", own).template("install.sh.j2").parent.parent.name == "_shared"
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no directory"):
+        target_names(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('title = "Raspberry Pi 5"', "", "title is missing"),
+        ("backend =", "bakend =", "did you mean 'backend'?"),
+        ('quants = ["none", "int8", "int4"]', "quants = []", "quants is empty"),
+        ('"2GiB"', '"2 gigs"', "'2 gigs' is not a number with a unit"),
+        ("golden_bound = 5e-2", 'golden_bound = "small"', "golden_bound = 'small'"),
+        ("golden_bound = 5e-2", "golden_bound = 0", "golden_bound = 0"),
+        ("cores = 4", "cores = 4.5", "cores = 4.5"),
+        ("features = [", "features = [1, ", "features"),
+        ('kind = "theoretical"', 'kind = "guessed"', "guessed"),
+        ("source = ", "sauce = ", "say where a number is from"),
+        ("format = 1", "format = 9", "format"),
+        ("format = 1", "format = ", "not valid TOML"),
+    ],
+)
+def test_unsound_data_is_refused(own: Path, before: str, after: str, says: str) -> None:
+    _edit(own, before, after)
+    with pytest.raises(InputError) as caught:
+        load_target("mine", own)
+    assert says in str(caught.value)
+    assert [problem.ref for problem in check_targets(own)] == [caught.value.ref]
+
+
+def test_all_that_is_wrong_is_told_at_once(own: Path) -> None:
+    _edit(own, "cores = 4", 'cores = "four"')
+    _edit(own, 'title = "Raspberry Pi 5"', "")
+    with pytest.raises(InputError) as caught:
+        load_target("mine", own)
+    assert len(caught.value.context) == 2
+
+
+# What a fleet asks of its targets
+
+
+def _options(fleet: Fleet, **changes: object) -> Options:
+    return replace(Options(Path("model.gguf"), fleet), **changes)  # type: ignore[arg-type]
+
+
+def test_targets_of_a_fleet() -> None:
+    fleet = Fleet((FleetNode("a", "pi5", "a"), FleetNode("b", "host")), "a")
+    assert set(fleet_targets(_options(fleet, quant="int4"))) == {"pi5", "host"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "ref"), [({"quant": "int2"}, "quant-unsupported"), ({"kv_type": "u8"}, "kv-type-unsupported")]
+)
+def test_what_a_target_cannot_do_is_refused(changes: dict[str, object], ref: str) -> None:
+    with pytest.raises(RuvError) as caught:
+        fleet_targets(_options(make_fleet("pi5", "2"), **changes))
+    assert (caught.value.ref, caught.value.exit_code) == (ref, 2)
+    assert "it has: " in (caught.value.hint or "")
+
+
+def test_usable_memory() -> None:
+    host, pi5 = load_target("host"), load_target("pi5")
+    two = make_fleet("host", "2")
+    assert usable_bytes(two.nodes[0], host, two) * 2 == pytest.approx(two.nodes[0].usable(host.installed), abs=2)
+    pis = make_fleet("pi5", "4")
+    assert usable_bytes(pis.nodes[0], pi5, pis) == 8 * GIB - int(8 * GIB * 0.15)
+    named = FleetNode("a", "pi5", "a", memory=4 * GIB)
+    assert usable_bytes(named, pi5, Fleet((named,), "a")) == 3 * GIB
+
+
+def test_a_wheel_carries_the_targets(tmp_path: Path) -> None:
+    program = (
+        "import sys; from hatchling.builders.wheel import WheelBuilder;"
+        "print(next(WheelBuilder(sys.argv[1]).build(directory=sys.argv[2], versions=['standard'])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(ROOT), str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    names = zipfile.ZipFile(done.stdout.strip().splitlines()[-1]).namelist()
+    assert "ruvcompile/_targets/pi5/target.toml" in names
+    assert "ruvcompile/_targets/_shared/templates/install.sh.j2" in names
+    assert not [name for name in names if name.startswith(("targets/", "tests/", "runtime/"))]
+
+
+def test_a_target_is_a_value() -> None:
+    assert load_target("pi5") == load_target("pi5")
+    assert isinstance(load_target("pi5"), Target)
