@@ -1,0 +1,618 @@
+"""The HTTP front over a real socket, with the official client; only the driver is a double."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from starlette.types import ASGIApp
+
+from ruvrun.engine import Lost, Request, Token
+from ruvrun.errors import InputError, MachineError, UnreachableError, UsageError
+from ruvrun.manifest import Head, Manifest, Program
+from ruvrun.server import HttpServer, build_app, listen, load_keys, url_of
+from ruvrun.server import answer as answer_module
+from ruvrun.server import http as http_module
+from ruvrun.tokenizer import Tokenizer
+from tests.runtime.heads import byte_level, write_head
+
+CONTEXT = 200
+SAFETY = 20.0  # seconds after which a test that waits for something has failed
+EOS = 2
+Answering = Callable[[Request], Iterable[Token | Lost]]
+HELLO: Any = [{"role": "user", "content": "hello"}]
+
+
+def node(name: str, stage: int, state: str = "ready", why: str = "") -> dict[str, Any]:
+    return {"node": name, "stage": stage, "state": state, "since": "2025-01-01T00:00:00Z", "why": why}
+
+
+class ScriptedDriver:
+    """Answers each request by running ``script`` in a thread of its own, as a driver would call back."""
+
+    def __init__(self) -> None:
+        self.script: Answering = lambda _: ()
+        self.nodes = [node("pi-0", 0), node("pi-1", 1)]
+        self.submitted: list[Request] = []
+        self.cancelled: queue.Queue[int] = queue.Queue()
+        self.refuse: Exception | None = None
+        self._ids = iter(range(1, 10**6))
+        self._alive: set[int] = set()
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def submit(self, request: Request, on_event: Callable[[Token | Lost], None]) -> None:
+        if self.refuse:
+            raise self.refuse
+        self.submitted.append(request)
+        self._alive.add(request.id)
+        threading.Thread(target=self._run, args=(request, on_event), daemon=True).start()
+
+    def cancel(self, id: int) -> None:
+        if id in self._alive:
+            self._alive.discard(id)
+            self.cancelled.put(id)
+
+    def health(self) -> dict[str, Any]:
+        ready = all(entry["state"] == "ready" for entry in self.nodes)
+        return {"status": "ready" if ready else "waiting", "id": "f" * 64, "nodes": self.nodes}
+
+    def load(self) -> tuple[int, int]:
+        return len(self._alive), 0
+
+    def _run(self, request: Request, on_event: Callable[[Token | Lost], None]) -> None:
+        for event in self.script(request):
+            if request.id not in self._alive:
+                return
+            if isinstance(event, Lost) or event.finish:
+                self._alive.discard(request.id)
+            on_event(event)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer(write_head(tmp_path_factory.mktemp("head"), byte_level()))
+
+
+def manifest_of(kind: Any = "decoder") -> Manifest:
+    program = Program(name="tiny", kind=kind, source="tiny.gguf", source_sha256="0" * 64, vocab=263, eos=[EOS])
+    return Manifest(id="f" * 64, program=program, stage=[], node=[], pipeline=[], head=Head(node="pi-0"))
+
+
+@contextlib.contextmanager
+def served(app: ASGIApp) -> Iterator[str]:
+    """The application on a free port of this machine: its URL."""
+    bound = listen("127.0.0.1", 0)
+    url, server = url_of(bound), HttpServer(app, bound)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield url
+    finally:
+        server.stop()
+        thread.join(SAFETY)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def running(tokenizer: Tokenizer) -> Iterator[tuple[ScriptedDriver, str]]:
+    driver = ScriptedDriver()
+    with served(build_app(driver, tokenizer, manifest_of(), api_keys={}, context=CONTEXT)) as url:
+        yield driver, url
+
+
+@pytest.fixture
+def driver(running: tuple[ScriptedDriver, str]) -> ScriptedDriver:
+    running[0].__init__()  # type: ignore[misc]  # each test begins with a fresh driver behind the same server
+    return running[0]
+
+
+@pytest.fixture
+def url(running: tuple[ScriptedDriver, str]) -> str:
+    return running[1]
+
+
+def client_of(url: str, key: str = "none") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=SAFETY)
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with client_of(url) as made:
+        yield made
+
+
+def says(tokenizer: Tokenizer, text: str) -> Answering:
+    """Generates ``text`` and ends with eos, or with length where max_tokens is reached before."""
+
+    def script(request: Request) -> Iterable[Token]:
+        ids = [*tokenizer.encode(text), EOS]
+        for count, token in enumerate(ids, 1):
+            ends = "stop" if token == EOS else "length" if count == request.max_tokens else None
+            yield Token(request.id, token, ends)  # type: ignore[arg-type]  # mypy widens the literals
+            if ends:
+                return
+
+    return script
+
+
+def call(
+    url: str, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=SAFETY)
+    try:
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+    finally:
+        connection.close()
+
+
+def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, dict[str, Any]]:
+    error = json.loads(answer[2])["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return answer[0], error
+
+
+# Answers
+
+
+def test_chat(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:
+    driver.script = says(tokenizer, "wörld 世界")
+    answer = client.chat.completions.create(model="tiny", messages=HELLO, temperature=0.5, top_p=0.9, seed=3)
+    assert answer.choices[0].message.content == "wörld 世界"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.model == "tiny"
+    prompt = tokenizer.chat(HELLO)
+    assert answer.usage
+    assert answer.usage.prompt_tokens == len(prompt)
+    assert answer.usage.completion_tokens == len(tokenizer.encode("wörld 世界")) + 1
+    (request,) = driver.submitted
+    assert request.prompt == tuple(prompt)
+    assert request.eos == {EOS}
+    assert request.max_tokens == CONTEXT - len(prompt)
+    assert (request.sampling.temperature, request.sampling.top_p, request.sampling.seed) == (0.5, 0.9, 3)
+
+
+def test_streaming_chat(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:
+    driver.script = says(tokenizer, "a世b")
+    stream = client.chat.completions.create(
+        model="tiny", messages=HELLO, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == "a世b"
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1] if chunk.choices[0].finish_reason] == ["stop"]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage
+    assert chunks[-1].usage.completion_tokens == 6
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_a_stream_arrives_while_it_is_made(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:
+    first_was_read = threading.Event()
+
+    def script(request: Request) -> Iterable[Token]:
+        yield Token(request.id, tokenizer.encode("a")[0], None)
+        if first_was_read.wait(SAFETY):
+            yield Token(request.id, tokenizer.encode("b")[0], "length")
+
+    driver.script = script
+    stream = client.completions.create(model="tiny", prompt="x", stream=True)
+    assert next(stream).choices[0].text == "a"
+    first_was_read.set()
+    assert [(chunk.choices[0].text, chunk.choices[0].finish_reason) for chunk in stream] == [("b", "length")]
+
+
+def test_the_wire_form_of_a_stream(driver: ScriptedDriver, url: str, tokenizer: Tokenizer) -> None:
+    driver.script = says(tokenizer, "ab")
+    status, headers, body = call(url, "POST", "/v1/completions", b'{"prompt": "x", "stream": true}')
+    assert status == 200
+    assert headers["content-type"].startswith("text/event-stream")
+    events = body.decode().split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert all(json.loads(event.removeprefix("data: "))["object"] == "text_completion" for event in events[:-2])
+
+
+def test_completion(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:
+    driver.script = says(tokenizer, "and so on")
+    answer = client.completions.create(model="tiny", prompt="hello", max_tokens=3)
+    assert answer.choices[0].text == "and"
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage
+    assert answer.usage.completion_tokens == 3
+    assert driver.submitted[0].prompt == tuple(tokenizer.encode("hello"))
+
+
+def test_completion_of_token_ids_and_of_several_prompts(
+    driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    driver.script = lambda request: [
+        Token(request.id, request.prompt[0], None),
+        Token(request.id, request.prompt[-1], "length"),
+    ]
+    a, b, c, d = (tokenizer.encode(letter)[0] for letter in "abcd")
+    answer = client.completions.create(model="tiny", prompt=[[a, b], [c, d]])
+    assert [(choice.index, choice.text) for choice in answer.choices] == [(0, "ab"), (1, "cd")]
+    assert answer.usage
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 4)
+    assert client.completions.create(model="tiny", prompt=[b, a]).choices[0].text == "ba"
+
+
+def test_a_stop_string_across_tokens_ends_the_work(
+    driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    def script(request: Request) -> Iterable[Token]:
+        for token in tokenizer.encode("one END"):
+            yield Token(request.id, token, None)
+        cancelled.wait(SAFETY)
+
+    cancelled = threading.Event()
+    driver.script = script
+    answer = client.completions.create(model="tiny", prompt="x", stop=[" END", "never"])
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("one", "stop")
+    assert answer.usage
+    assert answer.usage.completion_tokens == len(tokenizer.encode("one END"))
+    assert driver.cancelled.get(timeout=SAFETY) == driver.submitted[0].id
+    cancelled.set()
+
+
+def test_many_at_once(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:
+    together = threading.Barrier(8)
+
+    def script(request: Request) -> Iterable[Token]:
+        together.wait(SAFETY)  # no answer begins before the last request was taken
+        yield from says(tokenizer, tokenizer.decode(request.prompt) * 3)(request)
+
+    driver.script = script
+    prompts = [f"prompt {number}" for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda prompt: client.completions.create(model="tiny", prompt=prompt), prompts))
+    assert [answer.choices[0].text for answer in answers] == [prompt * 3 for prompt in prompts]
+
+
+def test_seeds_are_drawn_anew(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:
+    driver.script = says(tokenizer, "a")
+    for _ in range(2):
+        client.completions.create(model="tiny", prompt=["x", "y"])
+    assert len({request.sampling.seed for request in driver.submitted}) == 4
+
+
+# Ends that come early
+
+
+def first_token_then_nothing(tokenizer: Tokenizer, hold: threading.Event) -> Answering:
+    def script(request: Request) -> Iterable[Token]:
+        yield Token(request.id, tokenizer.encode("a")[0], None)
+        hold.wait(SAFETY)
+
+    return script
+
+
+def test_a_client_that_leaves_a_stream_ends_the_work(
+    driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    hold = threading.Event()
+    driver.script = first_token_then_nothing(tokenizer, hold)
+    stream = client.completions.create(model="tiny", prompt="x", stream=True)
+    assert next(stream).choices[0].text == "a"
+    assert driver.cancelled.empty()
+    stream.close()
+    assert driver.cancelled.get(timeout=SAFETY) == driver.submitted[0].id
+    hold.set()
+
+
+def test_a_client_that_leaves_before_its_plain_answer_ends_the_work(
+    driver: ScriptedDriver, url: str, tokenizer: Tokenizer
+) -> None:
+    hold, begun = threading.Event(), threading.Event()
+
+    def script(request: Request) -> Iterable[Token]:
+        begun.set()
+        hold.wait(SAFETY)
+        return ()
+
+    driver.script = script
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=SAFETY)
+    connection.request("POST", "/v1/completions", b'{"prompt": ["x", "y"]}')
+    assert begun.wait(SAFETY)
+    connection.close()
+    cancelled = {driver.cancelled.get(timeout=SAFETY) for _ in range(2)}
+    assert cancelled == {request.id for request in driver.submitted}
+    hold.set()
+
+
+def test_a_stage_lost_before_the_first_token(
+    driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    driver.script = lambda request: [Lost(request.id, "pi-1 (stage 1) was lost")]
+    for stream in (False, True):
+        with pytest.raises(openai.InternalServerError) as lost:
+            client.chat.completions.create(model="tiny", messages=HELLO, stream=stream)
+        assert lost.value.status_code == 503
+        assert lost.value.code == "stage_lost"
+        assert "pi-1 (stage 1) was lost" in str(lost.value)
+
+
+def test_a_stage_lost_in_a_plain_answer(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:
+    driver.script = lambda request: [Token(request.id, 70, None), Lost(request.id, "pi-1 was lost")]
+    with pytest.raises(openai.InternalServerError, match="pi-1 was lost"):
+        client.completions.create(model="tiny", prompt="x")
+
+
+def test_a_stage_lost_in_a_stream(
+    driver: ScriptedDriver, url: str, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    first_was_read = threading.Event()
+
+    def script(request: Request) -> Iterable[Token | Lost]:
+        yield Token(request.id, tokenizer.encode("a")[0], None)
+        first_was_read.wait(SAFETY)
+        yield Lost(request.id, "pi-1 was lost")
+
+    driver.script = script
+    stream = client.completions.create(model="tiny", prompt="x", stream=True)
+    assert next(stream).choices[0].text == "a"
+    first_was_read.set()
+    with pytest.raises(openai.APIError, match="pi-1 was lost"):
+        list(stream)
+    raw = call(url, "POST", "/v1/completions", b'{"prompt": "x", "stream": true}')[2].decode()
+    last = raw.strip().split("\n\n")[-1]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "stage_lost"
+    assert "[DONE]" not in raw
+
+
+# Refusals
+
+
+def test_unknown_model(driver: ScriptedDriver, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.chat.completions.create(model="gpt-4", messages=HELLO)
+    assert refused.value.code == "model_not_found"
+    assert "'tiny'" in str(refused.value)
+    assert driver.submitted == []
+
+
+def test_wrong_parameters(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="tiny", messages=HELLO, temperature=3)
+    assert refused.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="tiny", messages=HELLO, n=2)
+    assert refused.value.code == "unsupported_parameter"
+
+
+def test_prompt_longer_than_the_context(driver: ScriptedDriver, client: openai.OpenAI) -> None:
+    for prompt in ("x" * CONTEXT, "x" * 20_000):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.completions.create(model="tiny", prompt=prompt)
+        assert refused.value.code == "context_length_exceeded"
+        assert str(len(prompt)) in str(refused.value)
+    assert driver.submitted == []
+
+
+def test_malformed_json(url: str) -> None:
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        status, error = error_of(call(url, "POST", path, b'{"messages": [', {"content-type": "application/json"}))
+        assert (status, error["code"]) == (400, "invalid_json")
+
+
+def test_a_body_that_is_too_large(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_module, "MAX_BODY", 1000)
+    assert error_of(call(url, "POST", "/v1/completions", b" " * 1001))[0] == 413
+    assert error_of(call(url, "POST", "/v1/completions", b" " * 1000))[0] == 400
+
+
+def test_paths_and_methods_that_do_not_exist(url: str) -> None:
+    status, error = error_of(call(url, "GET", "/v1/embeddings"))
+    assert (status, error["message"]) == (404, "There is nothing at /v1/embeddings.")
+    answer = call(url, "GET", "/v1/completions")
+    assert error_of(answer)[0] == 405
+    assert answer[1]["allow"] == "POST"
+
+
+def test_what_the_driver_refuses(driver: ScriptedDriver, client: openai.OpenAI) -> None:
+    driver.refuse = InputError("prompt-too-long", "the prompt is too long", hint=None)
+    with pytest.raises(openai.BadRequestError, match="the prompt is too long"):
+        client.completions.create(model="tiny", prompt="x")
+    driver.refuse = UnreachableError("stage-lost", "the service is stopping", hint=None)
+    with pytest.raises(openai.InternalServerError, match="the service is stopping") as refused:
+        client.completions.create(model="tiny", prompt="x")
+    assert refused.value.status_code == 503
+
+
+def test_a_bug_of_ours_tells_the_client_nothing(driver: ScriptedDriver, url: str) -> None:
+    driver.refuse = KeyError("secret detail")
+    status, error = error_of(call(url, "POST", "/v1/completions", b'{"prompt": "x"}'))
+    assert (status, error["type"]) == (500, "server_error")
+    assert "secret" not in error["message"]
+
+
+# State
+
+
+def test_health_and_requests_while_a_node_is_missing(
+    driver: ScriptedDriver, url: str, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    status, _, body = call(url, "GET", "/health")
+    assert (status, json.loads(body)) == (200, driver.health())
+    driver.nodes[1] = node("pi-1", 1, "waiting", "no answer for 40 s")
+    status, _, body = call(url, "GET", "/health")
+    assert (status, json.loads(body)) == (503, driver.health())
+    with pytest.raises(openai.InternalServerError) as refused:
+        client.chat.completions.create(model="tiny", messages=HELLO)
+    assert refused.value.status_code == 503
+    assert "node pi-1 (stage 1) is waiting: no answer for 40 s" in str(refused.value)
+    assert driver.submitted == []
+    driver.nodes[1] = node("pi-1", 1)
+    driver.script = says(tokenizer, "a")
+    assert client.completions.create(model="tiny", prompt="x").choices[0].text == "a"
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+def test_metrics_count_what_happened(tokenizer: Tokenizer) -> None:
+    driver = ScriptedDriver()
+    driver.script = says(tokenizer, "ab")
+    driver.nodes[1] = node("pi-1", 1)
+    with (
+        served(build_app(driver, tokenizer, manifest_of(), api_keys={}, context=CONTEXT)) as url,
+        client_of(url) as client,
+    ):
+        client.completions.create(model="tiny", prompt="hello")
+        call(url, "POST", "/v1/completions", b"{}")
+        driver.nodes[1] = node("pi-1", 1, "lost")
+        status, headers, body = call(url, "GET", "/metrics")
+    assert status == 200
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = body.decode().splitlines()
+    for line in (
+        'ruvrun_requests_total{path="/v1/completions",status="200"} 1',
+        'ruvrun_requests_total{path="/v1/completions",status="400"} 1',
+        f"ruvrun_prompt_tokens_total {len(tokenizer.encode('hello'))}",
+        "ruvrun_completion_tokens_total 3",
+        "ruvrun_first_token_total 1",
+        "ruvrun_requests_running 0",
+        'ruvrun_node_ready{node="pi-0",stage="0"} 1',
+        'ruvrun_node_ready{node="pi-1",stage="1"} 0',
+    ):
+        assert line in lines
+
+
+def test_a_graph_has_health_and_metrics_only() -> None:
+    with served(build_app(ScriptedDriver(), None, manifest_of("graph"), api_keys={}, context=0)) as url:
+        assert call(url, "GET", "/health")[0] == 200
+        assert call(url, "GET", "/metrics")[0] == 200
+        for method, path in (("POST", "/v1/chat/completions"), ("GET", "/v1/models")):
+            status, error = error_of(call(url, method, path))
+            assert status == 404
+            assert "tensors" in error["message"]
+
+
+# Keys
+
+
+def test_keys(tokenizer: Tokenizer) -> None:
+    driver = ScriptedDriver()
+    driver.script = says(tokenizer, "a")
+    keys = {"alice": "key-of-alice", "bob": "key-of-bob"}
+    with served(build_app(driver, tokenizer, manifest_of(), api_keys=keys, context=CONTEXT)) as url:
+        for key in keys.values():
+            assert client_of(url, key).completions.create(model="tiny", prompt="x").choices[0].text == "a"
+        for wrong in ("key-of-carol", "key-of-alic", "key-of-alice2"):
+            with pytest.raises(openai.AuthenticationError) as refused:
+                client_of(url, wrong).completions.create(model="tiny", prompt="x")
+            assert refused.value.code == "invalid_api_key"
+        for headers in ({}, {"authorization": "key-of-bob"}, {"authorization": "Basic key-of-bob"}):
+            for method, path in (
+                ("POST", "/v1/completions"),
+                ("GET", "/v1/models"),
+                ("GET", "/metrics"),
+                ("GET", "/x"),
+            ):
+                answer = call(url, method, path, None, headers)
+                assert error_of(answer)[0] == 401
+                assert answer[1]["www-authenticate"] == "Bearer"
+        assert call(url, "GET", "/health")[0] == 200
+    assert len(driver.submitted) == 2
+
+
+def test_key_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# clients\nalice  3f6c\n\nbob\t77aa\n")
+    assert load_keys(path) == {"alice": "3f6c", "bob": "77aa"}
+
+
+@pytest.mark.parametrize("text", ["alice", "a b c", "alice 1\nalice 2", "alice 1\nbob 1", "", "# only this", "\xff"])
+def test_wrong_key_files(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError) as refused:
+        load_keys(path)
+    assert "alice 1" not in str(refused.value)
+
+
+def test_no_key_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        load_keys(tmp_path / "keys")
+    assert refused.value.ref == "file-missing"
+
+
+# The socket
+
+
+def test_a_port_that_is_taken() -> None:
+    with listen("127.0.0.1", 0) as bound, pytest.raises(MachineError) as refused:
+        listen("127.0.0.1", bound.getsockname()[1])
+    assert (refused.value.ref, refused.value.exit_code) == ("port-taken", 7)
+
+
+@pytest.mark.parametrize(("host", "ref"), [("192.0.2.1", "host-not-here"), ("a..b", "host-unknown")])
+def test_a_host_that_is_not_ours(host: str, ref: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        listen(host, 0)
+    assert refused.value.ref == ref
+
+
+def test_urls() -> None:
+    with listen("127.0.0.1", 0) as bound:
+        assert url_of(bound) == f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_stopping_ends_what_is_under_way(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_module, "STOP_SECONDS", 0)
+    hold, driver = threading.Event(), ScriptedDriver()
+    driver.script = first_token_then_nothing(tokenizer, hold)
+    app = build_app(driver, tokenizer, manifest_of(), api_keys={}, context=CONTEXT)
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(served(app))
+        stream = client_of(url).completions.create(model="tiny", prompt="x", stream=True)
+        assert next(stream).choices[0].text == "a"
+        stack.close()
+    assert driver.cancelled.get(timeout=SAFETY) == driver.submitted[0].id
+    hold.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_serve_quietly(number: signal.Signals) -> None:
+    program = (
+        "from ruvrun.server import HttpServer, listen, url_of\n"
+        "from starlette.applications import Starlette\n"
+        "bound = listen('127.0.0.1', 0)\n"
+        "print(bound.getsockname()[1], flush=True)\n"
+        "HttpServer(Starlette(), bound).run()\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout
+        port = int(child.stdout.readline())
+        # An answer shows that the loop runs, and with it the handlers of signals.
+        assert call(f"http://127.0.0.1:{port}", "GET", "/")[0] == 404
+        child.send_signal(number)
+        assert child.wait(SAFETY) == 0
+        assert child.stderr
+        assert child.stderr.read() == ""
+    finally:
+        child.kill()
+        child.communicate()
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=SAFETY):
+        pass
