@@ -1,0 +1,5 @@
+"""``python -m ruvrun``."""
+
+from ruvrun.cli import main
+
+main()

@@ -1,0 +1,263 @@
+"""Drives the engine without HTTP and says what the pipeline did: throughput, latency, and which stage is slow.
+
+What the figures mean:
+
+- A request's prompt is made of ordinary token ids drawn with a fixed seed; end-of-text tokens do not end it,
+  so every request yields exactly ``max_tokens``.
+- ``tokens_per_s`` is decode throughput with all streams at work: tokens that arrived after every stream had its
+  first and before any had its last, per second. Where there is no such time (very short answers, or
+  ``--seconds``, where streams begin again and again), it is all tokens over all time.
+- ``ttft_ms`` is from handing a request in to its first token; ``tpot_ms`` is, per request, the mean time from
+  token to token after the first.
+- A stage's ``busy`` and ``wait`` are shares of the time between its first and last step; ``bubble`` is the mean
+  share in which stages stood idle. ``measured_ms`` is the median step, ``predicted_ms`` the plan's (one row).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ruvrun.engine import Lost, Request, Token
+from ruvrun.errors import FitError, UnreachableError
+from ruvrun.executors import Array
+from ruvrun.frames import Counters, Sampling
+from ruvrun.manifest import Manifest
+from ruvrun.pipeline.driver import Driver, Event
+
+GREEDY = Sampling(temperature=0.0, top_p=1.0, seed=0)
+# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One measurement: ``streams`` requests at a time, once, or again and again for ``seconds``."""
+
+    streams: int
+    prompt_tokens: int
+    max_tokens: int
+    seconds: float | None = None
+
+
+@dataclass
+class Timeline:
+    """When a request was handed in, and when each of its tokens came (seconds, monotonic)."""
+
+    began: float
+    tokens: list[float] = field(default_factory=list)
+
+
+def bench(driver: Driver, manifest: Manifest, work: Work) -> dict[str, Any]:
+    """One measurement of a decoder, after a short warm-up; returns the JSON of CLI.md.
+
+    Raises:
+        FitError: prompt and answer are longer than the context.
+        UnreachableError: a stage was lost on the way.
+    """
+    generate(driver, manifest, Work(work.streams, min(16, work.prompt_tokens), min(4, work.max_tokens)))
+    driver.counters(reset=True)
+    timelines = generate(driver, manifest, work)
+    counters = driver.counters()
+    return {
+        **figures(timelines, steady=work.seconds is None),
+        "streams": work.streams,
+        "prompt_tokens": work.prompt_tokens,
+        **stage_figures(manifest, counters),
+        "accepted_per_step": None,
+    }
+
+
+def bench_graph(driver: Driver, manifest: Manifest, tensors: Mapping[str, Array], work: Work) -> dict[str, Any]:
+    """As ``bench``, for a graph: ``work.streams`` callers, each with one call in flight, ``work.max_tokens`` calls
+    each or for ``work.seconds``.
+    """
+    for _ in range(2):
+        driver.run(tensors)
+    driver.counters(reset=True)
+    began = time.monotonic()
+    until = began + work.seconds if work.seconds is not None else None
+    latencies: list[float] = []
+    errors: list[BaseException] = []
+
+    def caller() -> None:
+        try:
+            done = 0
+            while not errors and (time.monotonic() < until if until is not None else done < work.max_tokens):
+                start = time.monotonic()
+                driver.run(tensors)
+                latencies.append(time.monotonic() - start)
+                done += 1
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for us
+            errors.append(error)
+
+    threads = [threading.Thread(target=caller) for _ in range(work.streams)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    elapsed = time.monotonic() - began
+    return {
+        "items_per_s": len(latencies) / elapsed,
+        "latency_ms": percentiles([value * 1e3 for value in latencies]),
+        "streams": work.streams,
+        "items": len(latencies),
+        **stage_figures(manifest, driver.counters()),
+    }
+
+
+def prompts(manifest: Manifest, count: int, length: int) -> list[tuple[int, ...]]:
+    """``count`` prompts of ``length`` ordinary token ids each, the same in every run.
+
+    Special tokens stand at the ends of a vocabulary, so those ends are left out where it is large enough.
+    """
+    vocab = manifest.program.vocab
+    margin = 1000 if vocab >= 8000 else 0
+    ordinary = np.setdiff1d(np.arange(margin, vocab - margin), np.array(manifest.program.eos, dtype=np.int64))
+    draws = np.random.default_rng(20240229).choice(ordinary, size=(count, length))
+    return [tuple(int(token) for token in row) for row in draws]
+
+
+def generate(driver: Driver, manifest: Manifest, work: Work) -> list[Timeline]:
+    """Run the requests of ``work`` to their ends and return when their tokens came."""
+    context = manifest.program.context
+    if context and work.prompt_tokens + work.max_tokens > context:
+        raise FitError(
+            "context-short",
+            f"{work.prompt_tokens} prompt tokens and {work.max_tokens} more do not fit the context of {context}",
+            hint="lower --prompt-tokens or --max-tokens",
+        )
+    texts = prompts(manifest, work.streams, work.prompt_tokens)
+    timelines: list[Timeline] = []
+    finished = threading.Semaphore(0)
+    lost: list[str] = []
+    until = time.monotonic() + (work.seconds or 0.0)
+
+    def begin(text: tuple[int, ...]) -> None:
+        timeline = Timeline(time.monotonic())
+        timelines.append(timeline)
+        request = Request(driver.next_id(), text, work.max_tokens, GREEDY, frozenset())
+
+        def hear(event: Event) -> None:
+            now = time.monotonic()
+            if isinstance(event, Lost):
+                lost.append(event.why)
+                finished.release()
+                return
+            timeline.tokens.append(now)
+            if event.finish is not None:
+                if now < until:
+                    begin(text)
+                else:
+                    finished.release()
+
+        driver.submit(request, hear)
+
+    for text in texts:
+        begin(text)
+    for _ in texts:
+        finished.acquire()
+    if lost:
+        raise UnreachableError("stage-lost", lost[0], hint="see `ruvrun status`, then measure again")
+    return timelines
+
+
+def figures(timelines: Sequence[Timeline], *, steady: bool) -> dict[str, Any]:
+    """Throughput and latencies of finished requests."""
+    firsts, lasts = [line.tokens[0] for line in timelines], [line.tokens[-1] for line in timelines]
+    count = sum(len(line.tokens) for line in timelines)
+    start, end = max(firsts), min(lasts)
+    inside = sum(start < when <= end for line in timelines for when in line.tokens)
+    overall = max(lasts) - min(line.began for line in timelines)
+    rate = inside / (end - start) if steady and inside else count / overall
+    paces = [(line.tokens[-1] - line.tokens[0]) / (len(line.tokens) - 1) for line in timelines if len(line.tokens) > 1]
+    return {
+        "tokens_per_s": rate,
+        "ttft_ms": percentiles([(line.tokens[0] - line.began) * 1e3 for line in timelines]),
+        "tpot_ms": percentiles([pace * 1e3 for pace in paces]),
+        "tokens": count,
+    }
+
+
+def stage_figures(manifest: Manifest, counters: Mapping[str, Counters]) -> dict[str, Any]:
+    """What every stage did, the idle share of the pipeline, and a sentence that names the slow stage."""
+    stages: list[dict[str, Any]] = []
+    for placed in manifest.pipeline[0].stages:
+        known = counters.get(placed.node)
+        planned = manifest.plan.stage_ms
+        total = known.busy + known.wait if known else 0.0
+        stages.append(
+            {
+                "node": placed.node,
+                "busy": known.busy / total if known and total else None,
+                "wait": known.wait / total if known and total else None,
+                "predicted_ms": planned[placed.stage] if placed.stage < len(planned) else None,
+                "measured_ms": known.step_ms if known else None,
+                "wire_bytes": known.wire_bytes if known else None,
+                "peak_rss_bytes": known.peak_rss_bytes if known else None,
+                "throttled": None,
+            }
+        )
+    waits = [stage["wait"] for stage in stages if stage["wait"] is not None]
+    return {"stages": stages, "bubble": statistics.fmean(waits) if waits else None, "verdict": verdict(stages)}
+
+
+def verdict(stages: Sequence[Mapping[str, Any]]) -> str:
+    """One sentence on where the time goes."""
+    measured = [(stage["busy"], number) for number, stage in enumerate(stages) if stage["busy"] is not None]
+    if not measured:
+        return "no stage answered with its counters"
+    busy, number = max(measured)
+    stage = stages[number]
+    beside = f" against {stage['predicted_ms']:.2f} ms predicted" if stage["predicted_ms"] else ""
+    name = f"stage {number} on {stage['node']}"
+    what = f"{stage['measured_ms']:.2f} ms a step{beside}, busy {busy:.0%} of the time"
+    if len(stages) == 1:
+        return f"one stage: {name}, {what}"
+    if busy < 0.7:
+        return f"no stage is the limit: the busiest, {name}, takes {what}; more streams would fill the pipeline"
+    return f"{name} is the slowest: {what}"
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float | None]:
+    """Median and 95th percentile; None of nothing."""
+    if not values:
+        return {"p50": None, "p95": None}
+    return {"p50": float(np.percentile(values, 50)), "p95": float(np.percentile(values, 95))}
+
+
+def interval(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and its 95 % interval (Student's t); the interval of a single value is unknown."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return {"mean": mean, "low": None, "high": None}
+    t = _T95[len(values) - 2] if len(values) - 2 < len(_T95) else 2.04
+    half = t * statistics.stdev(values) / math.sqrt(len(values))
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+def sweep(streams: Sequence[int], repeats: int, once: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """Measure each number of streams ``repeats`` times, in turn, so that a machine that slows down slows all.
+
+    One measurement is returned as it is; several as ``runs``, with a mean for each number of streams.
+    """
+    runs = [once(count) for _ in range(repeats) for count in streams]
+    if len(runs) == 1:
+        return runs[0]
+    name = "tokens_per_s" if "tokens_per_s" in runs[0] else "items_per_s"
+    means = [
+        {"streams": count, name: interval([run[name] for run in runs if run["streams"] == count])} for count in streams
+    ]
+    return {"runs": runs, "mean": means[0] if len(means) == 1 else means}
+
+
+__all__ = ["Token", "Work", "bench", "bench_graph", "figures", "interval", "prompts", "sweep", "verdict"]

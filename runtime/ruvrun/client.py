@@ -1,0 +1,112 @@
+"""A few HTTP requests to a running head, with the standard library only: a node needs no HTTP client for them.
+
+Every way in which it can fail is an ``UnreachableError`` that names the address, or the error that the head
+itself answered with.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from ruvrun.errors import InputError, RuvError, UnreachableError, UsageError
+
+HTTP_PORT = 8000
+
+
+def base_url(text: str) -> str:
+    """``host:port`` or a URL, without a path."""
+    url = (text if "://" in text else f"http://{text}").rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise UsageError("url-wrong", f"{text!r} is not an address of HTTP", hint="give http://HOST:PORT")
+    return url.removesuffix("/v1").removesuffix("/health")
+
+
+def health(url: str, timeout: float = 5.0) -> dict[str, Any]:
+    """GET /health, whatever its status code says.
+
+    Raises:
+        UnreachableError: nobody answers there, or not in our form.
+    """
+    try:
+        with _open(url, "/health", None, None, timeout) as response:
+            body = response.read()
+    except urllib.error.HTTPError as error:
+        body = error.read()
+    return _object(url, body)
+
+
+def complete(url: str, path: str, body: dict[str, Any], key: str | None = None) -> Iterator[dict[str, Any]]:
+    """POST a completion with ``stream`` and yield its chunks as they come.
+
+    Raises:
+        RuvError: nobody answers, or the head refused; then with its own words.
+    """
+    request = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    try:
+        with _open(url, path, request, key, 600.0) as response:
+            for line in response:
+                text = line.decode("utf-8", "replace").strip()
+                if text.startswith("data:") and text != "data: [DONE]":
+                    chunk = _object(url, text.removeprefix("data:").encode())
+                    if "error" in chunk:
+                        raise _refused(url, chunk, 500)
+                    yield chunk
+    except urllib.error.HTTPError as error:
+        raise _refused(url, _object(url, error.read()), error.code) from None
+    except OSError as error:
+        raise _unreachable(url, error) from None
+
+
+def models(url: str, key: str | None = None) -> list[str]:
+    """The names of GET /v1/models."""
+    try:
+        with _open(url, "/v1/models", None, key, 10.0) as response:
+            return [str(entry["id"]) for entry in _object(url, response.read()).get("data", [])]
+    except urllib.error.HTTPError as error:
+        raise _refused(url, _object(url, error.read()), error.code) from None
+
+
+def _open(url: str, path: str, body: dict[str, Any] | None, key: str | None, timeout: float) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url + path, data=data, headers=headers)
+    # A proxy of the environment is for the internet; the fleet is not there.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        return opener.open(request, timeout=timeout)
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unreachable(url, error) from None
+
+
+def _object(url: str, body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UnreachableError("not-a-head", f"{url} answers, but is not a ruvrun head", hint="check the address")
+    return value
+
+
+def _refused(url: str, body: dict[str, Any], code: int) -> RuvError:
+    error = body.get("error")
+    message = str(error.get("message", error)) if isinstance(error, dict) else str(error)
+    kind = InputError if code < 500 else UnreachableError
+    hint = "give the key with --api-key" if code == 401 else "see `ruvrun status`" if code >= 500 else None
+    return kind("head-refused", f"{url} answered {code}: {message}", hint=hint)
+
+
+def _unreachable(url: str, error: Exception) -> UnreachableError:
+    reason = getattr(error, "reason", error)
+    return UnreachableError(
+        "head-unreachable",
+        f"the head at {url} does not answer",
+        context=[str(reason)],
+        hint="start it with `ruvrun serve MANIFEST`, or correct the address",
+    )

@@ -1,0 +1,218 @@
+"""From a placement to running processes: the command line of each child, and what a child then does.
+
+``serve`` keeps children for the stages and for the head. ``run`` and ``bench`` are the head themselves: the
+driver's thread runs in the command's own process, the stages are its children (``hosted``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from ruvrun import machine
+from ruvrun.bundle import HEAD
+from ruvrun.errors import UnreachableError, UsageError
+from ruvrun.manifest import Space
+from ruvrun.pipeline.driver import Driver
+from ruvrun.pipeline.head import open_driver
+from ruvrun.placement import Endpoints, Placement
+from ruvrun.supervise import Process, Supervisor, end_with_parent
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Http:
+    """How the head answers HTTP."""
+
+    host: str
+    port: int
+    api_keys: Path | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a command decided for all its processes. ``cpus`` overrides the manifest's, by node."""
+
+    space: Space
+    cpus: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+def processes(placement: Placement, settings: Settings, http: Http | None) -> list[Process]:
+    """The children of this invocation: a stage for every node that has one, and the head if ``http`` is given."""
+    found = []
+    for name in placement.stages:
+        threads = threads_of(placement, settings, name)
+        env = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
+        extra = ["--threads", str(threads)]
+        found.append(Process(f"stage on {name}", _argv(placement, settings, name, "stage", extra), env))
+    if http is not None and placement.head:
+        extra = ["--host", http.host, "--port", str(http.port)]
+        extra += ["--api-key-file", str(http.api_keys)] if http.api_keys else ["--no-auth"]
+        env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+        found.append(Process("head", _argv(placement, settings, placement.manifest.head.node, "head", extra), env))
+    return found
+
+
+def cpus_of(placement: Placement, settings: Settings, name: str) -> Sequence[int]:
+    """The cores that a node's processes are kept on; none: wherever the machine puts them."""
+    return settings.cpus.get(name, placement.manifest.node_named(name).cpus)
+
+
+def threads_of(placement: Placement, settings: Settings, name: str) -> int:
+    """A stage's threads: as built, else one per core of the node, else this machine's cores, shared."""
+    cpus = cpus_of(placement, settings, name)
+    share = max(1, machine.cores() // max(1, len(placement.stages)))
+    threads = placement.manifest.node_named(name).threads or len(cpus) or share
+    return min(threads, len(cpus)) if cpus else threads
+
+
+def require_fit(placement: Placement, settings: Settings) -> None:
+    """Refuse key/value space that this machine's memory does not hold (FitError)."""
+    space = settings.space
+    wanted = machine.needs(placement.manifest, placement.stages, context=space.context, streams=space.streams)
+    machine.require_memory(wanted, machine.memory_available(), context=space.context, streams=space.streams)
+
+
+def run_stage(placement: Placement, settings: Settings, threads: int, say: Say) -> None:
+    """What a stage's process does, until SIGTERM."""
+    from ruvrun.stage import serve  # a head process must not load what only stages need
+
+    (name, directory), *_ = placement.bundles.items()
+    end_with_parent()
+    machine.pin(cpus_of(placement, settings, name))
+    serve(
+        directory,
+        placement.manifest,
+        placement.endpoints,
+        context=settings.space.context,
+        streams=settings.space.streams,
+        threads=threads,
+        say=say,
+    )
+
+
+def run_head(placement: Placement, settings: Settings, http: Http, say: Say, ready: Say) -> None:
+    """What the head's process does, until SIGTERM: the driver, and HTTP in front of it.
+
+    ``say`` gets notices; ``ready`` gets ``ready: URL``, once, when every stage answers.
+
+    Raises:
+        RuvError: the port is taken, the tokenizer or the key file is not what it should be.
+    """
+    from ruvrun.server import HttpServer, build_app, listen, load_keys, url_of
+    from ruvrun.tokenizer import Tokenizer
+
+    end_with_parent()
+    machine.pin(cpus_of(placement, settings, placement.manifest.head.node))
+    # The driver's thread must get the interpreter back from the HTTP thread sooner than after 5 ms.
+    sys.setswitchinterval(0.0005)
+    manifest = placement.manifest
+    keys = load_keys(http.api_keys) if http.api_keys else {}
+    bound = listen(http.host, http.port)
+    tokenizer = Tokenizer(placement.head_bundle / HEAD) if manifest.program.kind == "decoder" else None
+    driver = open_driver(manifest, placement.endpoints, placement.head_bundle, settings.space, on_change=_news(say))
+    app = build_app(driver, tokenizer, manifest, api_keys=keys, context=settings.space.context)
+    server = HttpServer(app, bound)
+    broken: list[BaseException] = []
+
+    def watch() -> None:
+        try:
+            await_ready(driver, say)
+            ready(f"ready: {url_of(bound)}")
+            driver.wait_end()
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            broken.append(error)
+        server.stop()
+
+    driver.start()
+    threading.Thread(target=watch, name="watch", daemon=True).start()
+    try:
+        server.run()
+    finally:
+        driver.stop()
+    if broken:
+        raise broken[0]
+
+
+@contextlib.contextmanager
+def hosted(placement: Placement, settings: Settings, say: Say) -> Iterator[Driver]:
+    """A driver in this process with every stage of the manifest as a child, ready; all gone at the end.
+
+    Raises:
+        RuvError: a stage cannot run here, in its own words; or it died before all was ready.
+    """
+    failed: list[BaseException] = []
+    supervisor = Supervisor(processes(placement, settings, None), tell=say, restart=False)
+
+    def keep() -> None:
+        try:
+            supervisor.run()
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for us
+            failed.append(error)
+            driver.stop()
+
+    driver = open_driver(placement.manifest, placement.endpoints, placement.head_bundle, settings.space)
+    keeper = threading.Thread(target=keep, name="supervisor")
+    driver.start()
+    keeper.start()
+    try:
+        while not driver.wait_ready(1.0):
+            pass
+        if failed:
+            raise failed[0]
+        machine.pin(cpus_of(placement, settings, placement.manifest.head.node))
+        yield driver
+    except UnreachableError:
+        if failed:  # a stage's own words say more than that it was lost
+            raise failed[0] from None
+        raise
+    finally:
+        driver.stop()
+        supervisor.stop()
+        keeper.join()
+
+
+def await_ready(driver: Driver, say: Say) -> None:
+    """Wait until every stage answers, with a line now and then on those that do not."""
+    began, pause = time.monotonic(), 5.0
+    while not driver.wait_ready(pause):
+        waited = time.monotonic() - began
+        for node in driver.health()["nodes"]:
+            if node["state"] in ("waiting", "lost"):
+                say(f"waiting: {node['node']}, no answer for {waited:.0f} s")
+        pause = min(pause * 2, 60.0)
+
+
+def with_endpoints(placement: Placement, text: str) -> Placement:
+    """A child's placement: where everything listens is what its parent says."""
+    try:
+        return replace(placement, endpoints=msgspec.json.decode(text, type=Endpoints))
+    except msgspec.DecodeError as error:
+        raise UsageError("endpoints-wrong", f"--endpoints cannot be read: {error}", hint="leave it out") from None
+
+
+def _argv(placement: Placement, settings: Settings, name: str, role: str, extra: Sequence[str]) -> list[str]:
+    cpus = cpus_of(placement, settings, name)
+    return [
+        *(sys.executable, "-P", "-m", "ruvrun", "serve", str(placement.path), "--node", name, "--role", role),
+        *("--endpoints", msgspec.json.encode(placement.endpoints).decode()),
+        *("--context", str(settings.space.context), "--streams", str(settings.space.streams)),
+        *(("--cpus", ",".join(map(str, cpus))) if cpus else ()),
+        *extra,
+    ]
+
+
+def _news(say: Say) -> Callable[[str, str, str], None]:
+    def tell(name: str, state: str, why: str) -> None:
+        if state in ("lost", "refused"):
+            say(f"{state}: {name}{f', {why}' if why else ''}")
+
+    return tell

@@ -1,0 +1,162 @@
+"""What this machine has: memory, cores, ports; and whether a stage's share of key/value space fits.
+
+Everything is read from ``/proc`` and ``/sys`` (Linux only, for now), and nothing is kept: each call is a
+fresh look.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ruvrun.errors import FitError, MachineError
+from ruvrun.manifest import Manifest
+
+# Resident bytes of a process with its back end loaded, before any weight; and the peak of a session while it
+# packs its weights, as a multiple of their size (measured with ONNX Runtime).
+RUNTIME_BYTES = 120 << 20
+PACKING = 1.4
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one stage needs of this machine's memory, in bytes."""
+
+    stage: int
+    node: str
+    weights: int
+    kv: int
+    runtime: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.runtime
+
+    def __str__(self) -> str:
+        parts = f"weights {size(self.weights)}, key/value {size(self.kv)}, runtime {size(self.runtime)}"
+        return f"stage {self.stage} on {self.node}: {size(self.total)} ({parts})"
+
+
+def needs(manifest: Manifest, nodes: Sequence[str], *, context: int, streams: int) -> list[Need]:
+    """The memory that the stages of ``nodes`` need when loaded with this key/value space."""
+    found = []
+    for name in nodes:
+        place = manifest.place_of(name)
+        if place is None:
+            continue
+        stage = next(entry for entry in manifest.stage if entry.index == place[1].stage)
+        kv = stage.kv.bytes_per_token * context * streams if stage.kv else 0
+        found.append(Need(stage.index, name, int(stage.weight_bytes * PACKING), kv, RUNTIME_BYTES))
+    return found
+
+
+def require_memory(wanted: Sequence[Need], available: int, *, context: int, streams: int) -> None:
+    """Refuse what does not fit this machine, with the sum.
+
+    Raises:
+        FitError: the stages need more than ``available`` bytes.
+    """
+    total = sum(need.total for need in wanted)
+    if total <= available:
+        return
+    kv = sum(need.kv for need in wanted)
+    raise FitError(
+        "memory-short",
+        f"{size(total)} are needed here, and this machine has {size(available)} available",
+        context=[*map(str, wanted), f"key/value {size(kv)} = {streams} streams x {context} tokens"],
+        hint="lower --context or --streams, or build for more nodes",
+    )
+
+
+def memory_available() -> int:
+    """Bytes a new process can use: what the kernel calls available, within the limit of our control group."""
+    fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
+    if limit is not None and used is not None:
+        available = min(available, max(0, limit - used))
+    return available
+
+
+def allowed() -> set[int]:
+    """The cores this process may use, by number."""
+    return os.sched_getaffinity(0)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(allowed())
+
+
+def pin(cpus: Sequence[int]) -> None:
+    """Keep this process, and every thread it starts from now on, on ``cpus``; none means: where it may run now.
+
+    Raises:
+        MachineError: this machine has no such core, or may not use it.
+    """
+    if not cpus:
+        return
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise MachineError(
+            "cpus-refused",
+            f"cannot run on cores {', '.join(map(str, cpus))}: {error.strerror}",
+            context=[f"this process may use {', '.join(map(str, sorted(allowed())))}"],
+            hint="correct `cpus` of this node, and build again",
+        ) from None
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on.
+
+    They lie outside the range from which the kernel serves outgoing connections, so that a process that is
+    started again finds its port still free.
+    """
+    low, high = (int(part) for part in _EPHEMERAL.read_text().split())
+    below, above = list(range(10000, min(low, 65000))), list(range(high + 1, 65000))
+    choices = below if len(below) >= len(above) else above
+    found: list[int] = []
+    for port in random.SystemRandom().sample(choices, len(choices)):
+        if len(found) == count:
+            return found
+        if port_is_free("127.0.0.1", port):
+            found.append(port)
+    raise MachineError("no-port", f"no {count} free ports on 127.0.0.1", hint="end what holds them")
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Whether a listener could be put on ``host:port`` now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def size(count: int) -> str:
+    """Bytes for a person: ``3.6 GiB``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,200 @@
+"""One request, from the command line: a prompt to text, or tensors to tensors."""
+
+from __future__ import annotations
+
+import os
+import queue
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ruvrun import client
+from ruvrun.engine import Lost, Request
+from ruvrun.errors import InputError, MachineError, UnreachableError, did_you_mean
+from ruvrun.executors import Array
+from ruvrun.frames import Sampling
+from ruvrun.manifest import Manifest, Tensor
+from ruvrun.pipeline.driver import Driver, Event
+from ruvrun.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the user asked for; ``chat`` puts the text into the model's chat template as the user's turn."""
+
+    text: str
+    chat: bool
+    max_tokens: int
+    sampling: Sampling
+
+
+def ask(
+    driver: Driver, manifest: Manifest, tokenizer: Tokenizer, prompt: Prompt, show: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run one prompt; ``show`` gets the text as it comes. Returns the JSON of ``ruvrun run --prompt``.
+
+    Raises:
+        InputError: the prompt is empty, or longer than the context.
+        UnreachableError: a stage was lost on the way.
+    """
+    if prompt.chat:
+        tokens = tokenizer.chat([{"role": "user", "content": prompt.text}])
+    else:
+        tokens = tokenizer.encode(prompt.text)
+    eos = frozenset(manifest.program.eos)
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    request = Request(driver.next_id(), tuple(tokens), prompt.max_tokens, prompt.sampling, eos)
+    driver.submit(request, events.put)
+    decoder = tokenizer.decoder()
+    text, generated, finish = "", [], None
+    while finish is None:
+        event = events.get()
+        if isinstance(event, Lost):
+            raise UnreachableError("stage-lost", event.why, hint="run it again; see `ruvrun doctor`")
+        generated.append(event.token)
+        finish = event.finish
+        piece = decoder.push([event.token]) if event.token not in eos else ""
+        if finish is not None:
+            piece += decoder.flush()
+        if piece:
+            show(piece)
+        text += piece
+    return {
+        "text": text,
+        "tokens": generated,
+        "prompt_tokens": len(tokens),
+        "completion_tokens": len(generated),
+        "finish_reason": finish,
+    }
+
+
+def ask_over_http(url: str, prompt: Prompt, key: str | None, show: Callable[[str], None]) -> dict[str, Any]:
+    """As ``ask``, by a running head. Token ids are not part of the answer: OpenAI's API has none."""
+    body: dict[str, Any] = {
+        "model": next(iter(client.models(url, key)), ""),
+        "max_tokens": prompt.max_tokens,
+        "temperature": prompt.sampling.temperature,
+        "top_p": prompt.sampling.top_p,
+        "seed": prompt.sampling.seed,
+    }
+    if prompt.chat:
+        path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt.text}]
+    else:
+        path, body["prompt"] = "/v1/completions", prompt.text
+    text, finish = "", None
+    usage: dict[str, Any] = {}
+    for chunk in client.complete(url, path, body, key):
+        usage = chunk.get("usage") or usage
+        for choice in chunk.get("choices", []):
+            piece = (choice.get("delta", {}).get("content") if prompt.chat else choice.get("text")) or ""
+            finish = choice.get("finish_reason") or finish
+            if piece:
+                show(piece)
+            text += piece
+    if finish is None:
+        raise UnreachableError("answer-cut", f"the head at {url} ended the answer early", hint="see `ruvrun status`")
+    counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
+    return {"text": text, "tokens": None, **counts, "finish_reason": finish}
+
+
+def read_inputs(paths: Sequence[Path], manifest: Manifest) -> dict[str, Array]:
+    """The arrays of one or several ``.npz`` files, checked against the program's inputs.
+
+    Raises:
+        InputError: a file is missing or no npz, a name is unknown, missing or given twice, or an array has
+            another type or shape than the program takes.
+    """
+    found: dict[str, Array] = {}
+    for path in paths:
+        for name, array in _read_npz(path).items():
+            if name in found:
+                raise InputError("input-twice", f"{name!r} is in more than one file", hint="leave one of them out")
+            found[name] = array
+    wanted = {tensor.name: tensor for tensor in manifest.program.inputs}
+    for name in found.keys() - wanted.keys():
+        raise InputError("input-unknown", f"the model has no input {name!r}", hint=did_you_mean(name, wanted))
+    for name in wanted.keys() - found.keys():
+        raise InputError(
+            "input-missing",
+            f"no array for the model's input {name!r}",
+            context=[f"it takes {', '.join(map(_describe, wanted.values()))}"],
+            hint="names in the npz file are those of the ONNX file",
+        )
+    sizes: dict[str, int] = {}
+    for name, tensor in wanted.items():
+        _check_array(tensor, found[name], sizes)
+    return found
+
+
+def write_outputs(path: Path, arrays: dict[str, Array]) -> None:
+    """Write an ``.npz`` file that appears whole or not at all.
+
+    Raises:
+        MachineError: no permission, or no space.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".npz")
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            np.savez(stream, allow_pickle=False, **arrays)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.rename(path)
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if not isinstance(arrays, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            return {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError:
+        raise InputError("file-missing", f"no input at {path}", hint="check the path") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as error:
+        raise InputError(
+            "input-invalid", f"{path} is not an npz file", context=[str(error)], hint="write it with numpy.savez"
+        ) from None
+
+
+def _check_array(tensor: Tensor, array: Array, sizes: dict[str, int]) -> None:
+    """Type and shape; a symbolic size must be the same wherever it stands."""
+    if array.dtype != np.dtype(tensor.dtype):
+        raise InputError(
+            "input-type",
+            f"{tensor.name!r} is {array.dtype}, the model takes {tensor.dtype}",
+            hint=f"convert it with .astype({tensor.dtype!r})",
+        )
+    fits = len(tensor.shape) == array.ndim
+    for wanted, size in zip(tensor.shape, array.shape, strict=False):
+        fits = fits and (sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted) == size
+    if not fits:
+        context = [f"{name} is {size}" for name, size in sizes.items()]
+        raise InputError(
+            "input-shape",
+            f"{tensor.name!r} is {list(array.shape)}, the model takes {_describe(tensor)}",
+            context=context,
+            hint="give the shape the model takes",
+        )
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{tensor.name} {tensor.dtype}{tensor.shape}".replace("'", "")
+
+
+def _cannot_write(path: Path, error: OSError) -> MachineError:
+    return MachineError("cannot-write", f"cannot write {path}: {error.strerror}", hint="check permissions and space")

@@ -1,0 +1,297 @@
+"""Keeps the processes of one invocation running: starts them, starts the dead again, ends them all.
+
+One thread, one wait: the supervisor sleeps in a single ``select`` over a descriptor per child that becomes
+readable when the child ends (a pidfd), the children's standard errors, and a pipe through which ``stop`` and
+signals wake it. Nothing is polled.
+
+Four rules:
+
+1. A child lives in its own session, so that Ctrl-C on the terminal reaches only us and we end the children in
+   order; and it holds the reading end of a pipe on its standard input. Whatever ends us, however suddenly,
+   closes the other end, and the child ends itself (``end_with_parent``). No process is left behind.
+2. A child that dies is started again after 1 s, 2 s, 4 s ... at most 10 s, while the others keep running; a
+   child that ran for a minute begins at 1 s again.
+3. A child whose first start fails with an error that no second start would cure (bad input, does not fit,
+   altered bundle, machine refuses) ends everything with that error. Children say it as one line of JSON on
+   standard error; all other lines are passed on as they come.
+4. Ending is SIGTERM, then SIGKILL after 5 s, to the child's whole process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from ruvrun.errors import (
+    FitError,
+    InputError,
+    IntegrityError,
+    MachineError,
+    RuvError,
+    UnreachableError,
+    UsageError,
+)
+
+ERROR_LINE = '{"error": '
+SLOWEST_RESTART = 10.0
+SETTLED = 60.0
+PATIENCE = 5.0
+
+_KINDS: dict[int, type[RuvError]] = {
+    kind.exit_code: kind for kind in (UsageError, InputError, FitError, IntegrityError, UnreachableError, MachineError)
+}
+# An exit code at the first start that ends everything: 1 and 6 might pass, the user's errors will not.
+_FINAL = (2, 3, 4, 5, 7)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process to keep running: what to call it in messages, its command line, and what its environment adds."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Child:
+    process: Process
+    popen: subprocess.Popen[bytes] | None = None
+    pidfd: int = -1
+    started: float = 0.0
+    starts: int = 0
+    pause: float = 1.0
+    due: float | None = None
+    rest: bytes = b""
+    error: RuvError | None = None
+
+
+class Supervisor:
+    """Runs processes until ``stop``, or until one of them cannot run at all.
+
+    Args:
+        processes: what to run.
+        tell: gets every line that a child writes to its standard error, and our own notices; called in the
+            thread that runs ``run``.
+        restart: start a dead child again; without it, any child's end is an error that ends everything.
+    """
+
+    def __init__(self, processes: Iterable[Process], *, tell: Callable[[str], None], restart: bool = True) -> None:
+        self._children = [_Child(process) for process in processes]
+        self._tell = tell
+        self._restart = restart
+        self._stopping = False
+        self._selector = selectors.DefaultSelector()
+        self._waking, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(self._waking, selectors.EVENT_READ, None)
+
+    def run(self) -> None:
+        """Start everything and keep it running; returns after ``stop``, with every child gone.
+
+        Raises:
+            RuvError: a child cannot run at all; every other child has been ended.
+        """
+        try:
+            for child in self._children:
+                self._start(child)
+            while not self._stopping:
+                self._wait()
+        finally:
+            self._end_all()
+            self._selector.close()
+            os.close(self._waking)
+
+    def stop(self) -> None:
+        """Make ``run`` end everything and return. Safe in any thread and in a signal handler."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            os.write(self._wake, b".")
+
+    def pids(self) -> dict[str, int]:
+        """The running children's process ids, by name."""
+        return {child.process.name: child.popen.pid for child in self._children if child.popen is not None}
+
+    def _start(self, child: _Child) -> None:
+        child.due = None
+        child.starts += 1
+        child.started = time.monotonic()
+        child.rest = b""
+        child.popen = subprocess.Popen(
+            child.process.argv,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, **child.process.env},
+        )
+        child.pidfd = os.pidfd_open(child.popen.pid)
+        self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+        stderr = _stderr(child)
+        os.set_blocking(stderr.fileno(), False)
+        self._selector.register(stderr, selectors.EVENT_READ, child)
+
+    def _wait(self) -> None:
+        due = [child.due for child in self._children if child.due is not None]
+        timeout = max(0.0, min(due) - time.monotonic()) if due else None
+        for key, _ in self._selector.select(timeout):
+            child = key.data
+            if child is None:
+                os.read(self._waking, 64)
+            elif key.fd == child.pidfd:
+                self._ended(child)
+            elif child.popen is not None:
+                self._read(child)
+        now = time.monotonic()
+        for child in self._children:
+            if child.due is not None and child.due <= now and not self._stopping:
+                self._start(child)
+
+    def _read(self, child: _Child) -> bool:
+        """Pass on what the child wrote; False when there is nothing (more) to read."""
+        stderr = _stderr(child)
+        try:
+            piece = os.read(stderr.fileno(), 1 << 16)
+        except BlockingIOError:
+            return False
+        if not piece:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(stderr)
+            return False
+        *lines, child.rest = (child.rest + piece).split(b"\n")
+        for line in lines:
+            self._line(child, line.decode("utf-8", "replace"))
+        return True
+
+    def _line(self, child: _Child, line: str) -> None:
+        error = parse_error(line)
+        if error is None:
+            self._tell(line)
+        else:
+            child.error = error
+
+    def _ended(self, child: _Child) -> None:
+        code = self._reap(child)
+        if self._stopping:
+            return
+        if not self._restart or (child.starts == 1 and code in _FINAL):
+            raise child.error or _died(child.process, code)
+        if child.error is not None:
+            self._tell(str(child.error))
+            child.error = None
+        now = time.monotonic()
+        child.pause = (
+            1.0 if now - child.started > SETTLED or child.starts == 1 else min(child.pause * 2, SLOWEST_RESTART)
+        )
+        child.due = now + child.pause
+        self._tell(f"lost: {child.process.name}, {how_it_ended(code)}; starting it again in {child.pause:.0f} s")
+
+    def _reap(self, child: _Child) -> int:
+        assert child.popen is not None
+        # While the child is not reaped its number is still its own, and its group holds only what it started.
+        _kill_group(child.popen.pid, signal.SIGKILL)
+        code = child.popen.wait()
+        stderr = _stderr(child)
+        while self._read(child):
+            pass
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(stderr)
+        self._selector.unregister(child.pidfd)
+        os.close(child.pidfd)
+        stderr.close()
+        if child.popen.stdin is not None:
+            child.popen.stdin.close()
+        if child.rest:
+            self._line(child, child.rest.decode("utf-8", "replace"))
+        child.popen, child.pidfd = None, -1
+        return code
+
+    def _end_all(self) -> None:
+        self._stopping = True
+        for child in self._children:
+            if child.popen is not None:
+                _kill_group(child.popen.pid, signal.SIGTERM)
+        until = time.monotonic() + PATIENCE
+        while any(child.popen is not None for child in self._children):
+            left = until - time.monotonic()
+            if left <= 0:
+                for child in self._children:
+                    if child.popen is not None:
+                        _kill_group(child.popen.pid, signal.SIGKILL)
+                        self._reap(child)
+                break
+            self._wait_for_end(left)
+
+    def _wait_for_end(self, left: float) -> None:
+        for key, _ in self._selector.select(left):
+            child = key.data
+            if child is None:
+                os.read(self._waking, 64)
+            elif key.fd == child.pidfd:
+                self._reap(child)
+            elif child.popen is not None:
+                self._read(child)
+
+
+def end_with_parent() -> None:
+    """In a child: end this process when the supervisor is gone, that is, when standard input ends.
+
+    It is asked to end first, as if by SIGTERM, and ended 5 s later whatever it does.
+    """
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 64):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(PATIENCE)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def parse_error(line: str) -> RuvError | None:
+    """The error that a child's line of JSON tells, or None for any other line."""
+    if not line.startswith(ERROR_LINE):
+        return None
+    try:
+        body = json.loads(line)["error"]
+        kind = _KINDS[body["exit_code"]]
+        return kind(body["ref"], body["message"], context=body["context"], hint=body["hint"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def how_it_ended(code: int) -> str:
+    """A process's end in words: ``killed by SIGKILL`` or ``exit code 3``."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _died(process: Process, code: int) -> RuvError:
+    kind = _KINDS.get(code, UnreachableError)
+    return kind(
+        "process-died", f"the process of {process.name} ended: {how_it_ended(code)}", hint="its messages stand above"
+    )
+
+
+def _stderr(child: _Child) -> IO[bytes]:
+    assert child.popen is not None
+    assert child.popen.stderr is not None
+    return child.popen.stderr
+
+
+def _kill_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

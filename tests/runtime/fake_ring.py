@@ -1,0 +1,123 @@
+"""The head's links for tests: stages are workers called in ``poll``, and a test says what goes wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from ruvrun import frames
+from ruvrun.executors import Array
+from ruvrun.manifest import Head, Manifest, Node, Pipeline, Placed, Plan, Program, Space, Stage
+from ruvrun.pipeline.worker import Worker
+
+Event = tuple[frames.Message, Mapping[str, Array]]
+
+
+class FakeRing:
+    """Answers at once, unless ``hold`` is set: then what was sent stays in the ring."""
+
+    def __init__(self, workers: Sequence[Worker], names: Sequence[str]) -> None:
+        self.hold = False
+        self.closed = False
+        self.sent: list[frames.Ring] = []
+        self.most_in_ring = 0
+        self._workers = workers
+        self._names = names
+        self._ring: deque[Event] = deque()
+        self._events: deque[Event] = deque()
+        self._changed = threading.Condition()
+        self._woken = False
+        self.polls = 0
+        self.sleeping = threading.Event()
+        self.stepped = threading.Event()
+
+    def connect(self) -> None:
+        for name in self._names:
+            self.inject(frames.State(name, "loading", ""))
+
+    def ready(self) -> None:
+        """Every stage answers."""
+        for name in self._names:
+            self.inject(frames.State(name, "ready", ""))
+
+    def inject(self, message: frames.Message) -> None:
+        """Let ``poll`` return this; from any thread."""
+        with self._changed:
+            self._events.append((message, {}))
+            self._changed.notify()
+
+    def release(self) -> None:
+        """Let the ring move again."""
+        with self._changed:
+            self.hold = False
+            self._changed.notify()
+
+    def lose_ring(self) -> None:
+        """What was sent and not answered is gone."""
+        with self._changed:
+            self._ring.clear()
+
+    def poll(self, timeout: float | None) -> Sequence[Event]:
+        with self._changed:
+            self.polls += 1
+            while not (self._events or self._woken or (self._ring and not self.hold)):
+                self.sleeping.set()
+                if not self._changed.wait(timeout):
+                    return []
+            self.sleeping.clear()
+            self._woken = False
+            if self._events:
+                return [self._events.popleft()]
+            if not self._ring or self.hold:
+                return []
+            result: Event | None = self._ring.popleft()
+        for worker in self._workers:
+            if result is not None:
+                result = worker.handle(*result)
+        return [result] if result is not None else []
+
+    def send(self, message: frames.Ring, tensors: Mapping[str, Array]) -> None:
+        with self._changed:
+            self.sent.append(message)
+            self._ring.append((message, tensors))
+            steps = sum(isinstance(one, frames.Step | frames.Run) for one, _ in self._ring)
+            self.most_in_ring = max(self.most_in_ring, steps)
+            if steps:
+                self.stepped.set()
+
+    def ask(self, reset: bool) -> None:  # noqa: ARG002 - the ring's signature
+        for name in self._names:
+            self.inject(frames.Counters(name, 1.0, 0.5, 3, 100, 2.5, 1 << 20))
+
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def fake_manifest(names: Sequence[str], kind: str = "decoder", *, vocab: int = 61, stage_ms: float = 5.0) -> Manifest:
+    """A manifest of one pipeline whose stages are on ``names``; nothing of it is on disk."""
+    stages = [
+        Stage(
+            index=index, sha256="0" * 64, backend="onnxruntime", target="host", inputs=[], outputs=[], forward=[],
+            weight_bytes=1000, graph_nodes=1,
+        )
+        for index in range(len(names))
+    ]  # fmt: skip
+    return Manifest(
+        id="a" * 64,
+        program=Program(
+            name="fake", kind="decoder" if kind == "decoder" else "graph", source="fake", source_sha256="0" * 64,
+            vocab=vocab, context=64, eos=[2],
+        ),
+        stage=stages,
+        node=[Node(name=name, public_key="k" * 40, target="host") for name in names],
+        pipeline=[Pipeline(stages=[Placed(stage=index, node=name) for index, name in enumerate(names)])],
+        head=Head(node=names[0]),
+        space=Space(context=64, streams=4),
+        plan=Plan(stage_ms=[stage_ms] * len(names)),
+    )  # fmt: skip

@@ -1,0 +1,197 @@
+"""Keeping processes: real ones, each a line of Python, driven by what they write and by their ends."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from ruvrun import supervise
+from ruvrun.errors import IntegrityError, RuvError, UnreachableError
+from ruvrun.supervise import Process, Supervisor, how_it_ended, parse_error
+
+WAIT = 20.0
+SLEEP = "import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(60)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
+
+
+def python(name: str, code: str, **env: str) -> Process:
+    return Process(name, [sys.executable, "-c", code], env)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Wait for a process's end, whoever its parent is."""
+    ready, _, _ = select.select([pidfd], [], [], WAIT)
+    os.close(pidfd)
+    return bool(ready)
+
+
+class Kept:
+    """A supervisor in a thread of its own."""
+
+    def __init__(self, *processes: Process, restart: bool = True) -> None:
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.error: BaseException | None = None
+        self.supervisor = Supervisor(processes, tell=self.lines.put, restart=restart)
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.supervisor.run()
+        except RuvError as error:
+            self.error = error
+
+    def line(self, start: str = "") -> str:
+        while not (line := self.lines.get(timeout=WAIT)).startswith(start):
+            pass
+        return line
+
+    def end(self) -> None:
+        self.thread.join(WAIT)
+        assert not self.thread.is_alive()
+
+
+@contextmanager
+def keeping(*processes: Process, restart: bool = True) -> Iterator[Kept]:
+    kept = Kept(*processes, restart=restart)
+    kept.thread.start()
+    try:
+        yield kept
+    finally:
+        kept.supervisor.stop()
+        kept.end()
+
+
+def test_stop_ends_every_child_in_its_own_session() -> None:
+    with keeping(python("one", SLEEP), python("two", SLEEP)) as kept:
+        kept.line("up")
+        kept.line("up")
+        pids = kept.supervisor.pids()
+        assert sorted(pids) == ["one", "two"]
+        assert all(os.getsid(pid) == pid for pid in pids.values())
+    assert not any(psutil.pid_exists(pid) for pid in pids.values())
+    assert kept.error is None
+
+
+def test_a_killed_child_is_started_again_and_the_other_is_left_alone() -> None:
+    with keeping(python("one", SLEEP), python("two", SLEEP)) as kept:
+        kept.line("up")
+        kept.line("up")
+        before = kept.supervisor.pids()
+        os.kill(before["one"], signal.SIGKILL)
+        assert "killed by SIGKILL" in kept.line("lost: one")
+        kept.line("up")
+        after = kept.supervisor.pids()
+        assert after["one"] != before["one"]
+        assert after["two"] == before["two"]
+
+
+def test_the_pause_before_a_restart_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = []
+    clock = [100.0]
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
+    kept = Supervisor([], tell=lambda _: None)
+    child = supervise._Child(python("one", "import sys; sys.exit(1)"))
+    monkeypatch.setattr(kept, "_reap", lambda _: 1)
+    for _ in range(6):
+        child.starts += 1
+        child.started = clock[0]
+        kept._ended(child)
+        assert child.due is not None
+        pauses.append(child.due - clock[0])
+    assert pauses == [1, 2, 4, 8, 10, 10]
+    child.starts, child.started = 7, clock[0]
+    clock[0] += 3600
+    kept._ended(child)
+    assert child.due is not None
+    assert child.due - clock[0] == 1
+
+
+def test_an_error_of_the_user_at_the_first_start_ends_everything_with_that_error() -> None:
+    error = IntegrityError("bundle-altered", "stage.onnx is not what it was", context=["sha256"], hint="copy it again")
+    code = f"import sys, json; print(json.dumps({error.to_dict()!r}), file=sys.stderr); sys.exit(5)"
+    kept = Kept(python("one", SLEEP), python("two", code))
+    kept.thread.start()
+    kept.end()
+    assert isinstance(kept.error, IntegrityError)
+    assert kept.error.to_dict() == error.to_dict()
+    assert kept.supervisor.pids() == {}
+
+
+def test_an_end_without_words_is_an_error_with_the_exit_code() -> None:
+    kept = Kept(python("one", "import sys; sys.exit(3)"))
+    kept.thread.start()
+    kept.end()
+    assert getattr(kept.error, "exit_code", None) == 3
+
+
+def test_without_restart_any_end_is_an_error_that_says_how() -> None:
+    kept = Kept(python("one", SLEEP), restart=False)
+    kept.thread.start()
+    kept.line("up")
+    os.kill(kept.supervisor.pids()["one"], signal.SIGKILL)
+    kept.end()
+    assert isinstance(kept.error, UnreachableError)
+    assert "SIGKILL" in kept.error.message
+
+
+def test_who_ignores_sigterm_is_killed_and_so_is_what_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "PATIENCE", 0.2)
+    grandchild = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); " + STUBBORN
+    with keeping(python("one", grandchild)) as kept:
+        kept.line("up")
+        kept.line("up")
+        pid = kept.supervisor.pids()["one"]
+        family = [pid, *(child.pid for child in psutil.Process(pid).children())]
+        assert len(family) == 2
+        watched = [os.pidfd_open(pid) for pid in family]
+    assert all(has_ended(pidfd) for pidfd in watched)
+
+
+def test_a_child_ends_when_its_parent_is_killed() -> None:
+    child = "from ruvrun.supervise import end_with_parent; end_with_parent(); " + SLEEP
+    parent = (
+        "import sys\nfrom ruvrun.supervise import Process, Supervisor\n"
+        f"p = Process('one', [sys.executable, '-c', {child!r}])\n"
+        "s = Supervisor([p], tell=lambda line: print(s.pids()['one'], flush=True))\n"
+        "s.run()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    watched = os.pidfd_open(int(process.stdout.readline()))
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert has_ended(watched)
+
+
+def test_environment_is_added_to() -> None:
+    code = "import os, sys; print(os.environ['ADDED'], 'PATH' in os.environ, file=sys.stderr, flush=True); " + SLEEP
+    with keeping(python("one", code, ADDED="yes")) as kept:
+        assert kept.line() == "yes True"
+
+
+def test_a_last_line_without_an_end_is_passed_on() -> None:
+    with keeping(python("one", "import sys; sys.stderr.write('bye'); sys.exit(1)")) as kept:
+        assert kept.line() == "bye"
+        assert "exit code 1" in kept.line()
+
+
+@pytest.mark.parametrize("line", ["", "hello", '{"error": ', '{"error": {"exit_code": 99}}', '{"error": []}'])
+def test_only_an_error_is_an_error(line: str) -> None:
+    assert parse_error(line) is None
+
+
+def test_ends_in_words() -> None:
+    assert how_it_ended(3) == "exit code 3"
+    assert how_it_ended(-9) == "killed by SIGKILL"
+    assert how_it_ended(-99) == "killed by signal 99"
