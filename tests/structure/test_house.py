@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 300
+LONGEST_TEST = 500
 ROOMS = ("ruvcompile", "runtime", "targets", "tests", "examples")
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
 VAGUE_CLASS = re.compile(r"^class (Base\w+|\w+(?:Manager|Handler|Factory))\b", re.MULTILINE)
@@ -29,7 +30,8 @@ def _relative(path: Path) -> str:
 @pytest.mark.parametrize("path", _files("*.py"), ids=_relative)
 def test_a_file_fits_into_a_head(path: Path) -> None:
     lines = len(path.read_text("utf-8").splitlines())
-    assert lines <= LONGEST, (
+    longest = LONGEST_TEST if path.is_relative_to(ROOT / "tests") else LONGEST
+    assert lines <= longest, (
         f"{_relative(path)} has {lines} lines: look for two rooms in it, and give each its own file"
     )
 
@@ -80,8 +82,10 @@ def test_only_the_command_line_prints() -> None:
     printing = re.compile(r"^\s*(print\(|sys\.exit\(|click\.echo\()", re.MULTILINE)
     for package in ("ruvcompile", "runtime/ruvrun"):
         for path in (ROOT / package).rglob("*.py"):
-            if path.name != "cli.py":
-                assert not printing.search(path.read_text("utf-8")), f"{_relative(path)}: leave printing to cli.py"
+            if path.name != "cli.py" and "cli" not in path.parts:
+                assert not printing.search(path.read_text("utf-8")), (
+                    f"{_relative(path)}: leave printing to the command line"
+                )
 
 
 def test_ignored_checks_have_their_reason_beside_them() -> None:
