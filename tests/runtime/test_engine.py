@@ -236,7 +236,7 @@ TestAnyOrder = AnyOrder.TestCase
 
 @given(st.integers(1, 2000), st.integers(2, 64))
 def test_chunks_cover_a_prompt_and_none_is_single(length: int, chunk: int) -> None:
-    sizes = []
+    sizes: list[int] = []
     while sum(sizes) < length:
         sizes.append(chunk_of(length - sum(sizes), chunk))
     assert sum(sizes) == length

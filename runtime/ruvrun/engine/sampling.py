@@ -65,8 +65,8 @@ def pick(logits: npt.NDArray[np.float32], samplings: Sequence[frames.Sampling], 
 
 def weigh(row: npt.NDArray[np.float32], peak: np.float32, temperature: float) -> npt.NDArray[np.int32]:
     """Integer weights ``[vocab]``: exp((logit - peak) / temperature) in units of 2^-30, rounded down."""
-    scaled = row - peak
     with np.errstate(over="ignore", under="ignore"):  # far below the best, at a low temperature: weight 0
+        scaled = row - peak
         scaled /= np.float32(temperature)
         np.exp(scaled, out=scaled)
         scaled *= SCALE

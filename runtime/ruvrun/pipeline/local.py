@@ -14,7 +14,7 @@ from ruvrun import frames
 from ruvrun.bundle import find_bundles, verify_bundle
 from ruvrun.engine import Engine, Request
 from ruvrun.errors import InputError
-from ruvrun.executors import Array, load_decoder, load_graph
+from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, load_decoder, load_graph
 from ruvrun.manifest import load_manifest
 from ruvrun.pipeline.worker import Result, Worker
 
@@ -111,12 +111,13 @@ def open_local(
     space = manifest.space
     context = context or (space.context if space else manifest.program.context)
     streams = streams or (space.streams if space else max(4, 2 * len(placed)))
+    checked = [(bundles[entry.node], verify_bundle(bundles[entry.node], manifest, entry.stage)) for entry in placed]
     workers = []
-    for entry in placed:
-        directory = bundles[entry.node]
-        spec = verify_bundle(directory, manifest, entry.stage)
+    for directory, spec in checked:
+        executor: DecoderExecutor | GraphExecutor
         if spec.kind == "decoder":
-            workers.append(Worker(load_decoder(directory, spec, context=context, slots=streams, threads=threads), spec))
+            executor = load_decoder(directory, spec, context=context, slots=streams, threads=threads)
         else:
-            workers.append(Worker(load_graph(directory, spec, threads=threads), spec))
+            executor = load_graph(directory, spec, threads=threads)
+        workers.append(Worker(executor, spec))
     return LocalPipeline(workers, context, streams)
