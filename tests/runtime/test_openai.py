@@ -180,8 +180,8 @@ def test_wrong_values_name_the_parameter(fields: dict[str, Any], param: str) -> 
 
 
 def test_missing_parameters() -> None:
-    for body, parse, name in (({}, parse_chat, "messages"), ({}, parse_completion, "prompt")):
-        error = refusal(body, parse)
+    for parse, name in ((parse_chat, "messages"), (parse_completion, "prompt")):
+        error = refusal({}, parse)
         assert (error.param, error.code) == (name, "missing_required_parameter")
 
 

@@ -274,7 +274,7 @@ def test_a_stop_string_across_tokens_ends_the_work(
 def test_many_at_once(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:
     together = threading.Barrier(8)
 
-    def script(request: Request) -> Iterable[Token]:
+    def script(request: Request) -> Iterable[Token | Lost]:
         together.wait(SAFETY)  # no answer begins before the last request was taken
         yield from says(tokenizer, tokenizer.decode(request.prompt) * 3)(request)
 
@@ -578,17 +578,33 @@ def test_urls() -> None:
         assert url_of(bound) == f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_stopping_ends_what_is_under_way(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stream", [True, False])
+def test_stopping_ends_what_is_under_way(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
     monkeypatch.setattr(http_module, "STOP_SECONDS", 0)
-    hold, driver = threading.Event(), ScriptedDriver()
-    driver.script = first_token_then_nothing(tokenizer, hold)
+    hold, begun, driver = threading.Event(), threading.Event(), ScriptedDriver()
+
+    def script(request: Request) -> Iterable[Token]:
+        yield Token(request.id, tokenizer.encode("a")[0], None)
+        begun.set()
+        hold.wait(SAFETY)
+
+    driver.script = script
     app = build_app(driver, tokenizer, manifest_of(), api_keys={}, context=CONTEXT)
-    with contextlib.ExitStack() as stack:
-        url = stack.enter_context(served(app))
-        stream = client_of(url).completions.create(model="tiny", prompt="x", stream=True)
-        assert next(stream).choices[0].text == "a"
-        stack.close()
+
+    def ask(url: str) -> str:
+        with pytest.raises(openai.APIError) as refused:
+            list(client_of(url).completions.create(model="tiny", prompt="x", stream=stream))
+        return str(refused.value)
+
+    with ThreadPoolExecutor(1) as pool:
+        with served(app) as url:
+            asking = pool.submit(ask, url)
+            assert begun.wait(SAFETY)
+        assert "The server is stopping." in asking.result(SAFETY)
     assert driver.cancelled.get(timeout=SAFETY) == driver.submitted[0].id
+    assert not [record for record in caplog.records if record.exc_info]
     hold.set()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ruvrun.engine import Request, Token
 from ruvrun.errors import InputError, UnreachableError
@@ -66,12 +66,23 @@ class Answer:
         self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = 500
+        status, begun = 500, False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
         try:
-            status = await self._answer(HttpRequest(scope, receive), send)
+            status = await self._answer(HttpRequest(scope, receive, sending), sending)
         except ApiError as error:
             status = error.status
             raise
+        except asyncio.CancelledError:
+            # The server stops and has waited long enough. This task is its own: to end it is all that is asked.
+            status = 503
+            if not begun:
+                raise _stopping() from None
         except (ClientDisconnect, _HungUp):
             status = HUNG_UP
         finally:
@@ -130,7 +141,11 @@ class Answer:
         first = True
         while not reply.finished:
             tokens: dict[int, list[Token]] = {}
-            for event in await inbox.take():
+            try:
+                events = await inbox.take()
+            except asyncio.CancelledError:
+                raise _stopping() from None
+            for event in events:
                 if isinstance(event, Gone):
                     raise _HungUp
                 if isinstance(event, Token):
@@ -200,6 +215,10 @@ def no_model(asked: str, served: str) -> ApiError:
     return ApiError(
         404, f"The model {asked!r} does not exist; this server has {served!r}.", param="model", code="model_not_found"
     )
+
+
+def _stopping() -> ApiError:
+    return ApiError(503, "The server is stopping.", code="stopping")
 
 
 class _HungUp(Exception):  # noqa: N818 - not an error of ours, and nobody is left to read it
