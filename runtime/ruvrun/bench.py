@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ruvrun.engine import Lost, Request, Token
-from ruvrun.errors import FitError, UnreachableError
+from ruvrun.errors import FitError, RuvError, UnreachableError
 from ruvrun.executors import Array
 from ruvrun.frames import Counters, Sampling
 from ruvrun.manifest import Manifest
@@ -142,6 +142,13 @@ def generate(driver: Driver, manifest: Manifest, work: Work) -> list[Timeline]:
     lost: list[str] = []
     until = time.monotonic() + (work.seconds or 0.0)
 
+    def again(text: tuple[int, ...]) -> None:
+        try:
+            begin(text)
+        except RuvError as error:
+            lost.append(error.message)
+            finished.release()
+
     def begin(text: tuple[int, ...]) -> None:
         timeline = Timeline(time.monotonic())
         timelines.append(timeline)
@@ -155,10 +162,7 @@ def generate(driver: Driver, manifest: Manifest, work: Work) -> list[Timeline]:
                 return
             timeline.tokens.append(now)
             if event.finish is not None:
-                if now < until:
-                    begin(text)
-                else:
-                    finished.release()
+                again(text) if now < until else finished.release()
 
         driver.submit(request, hear)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ruvrun import frames
 from ruvrun.executors import Array
@@ -31,6 +31,7 @@ class FakeRing:
         self.polls = 0
         self.sleeping = threading.Event()
         self.stepped = threading.Event()
+        self.on_step: Callable[[], None] = lambda: None
 
     def connect(self) -> None:
         for name in self._names:
@@ -83,8 +84,9 @@ class FakeRing:
             self._ring.append((message, tensors))
             steps = sum(isinstance(one, frames.Step | frames.Run) for one, _ in self._ring)
             self.most_in_ring = max(self.most_in_ring, steps)
-            if steps:
-                self.stepped.set()
+        if steps:
+            self.stepped.set()
+            self.on_step()
 
     def ask(self, reset: bool) -> None:  # noqa: ARG002 - the ring's signature
         for name in self._names:

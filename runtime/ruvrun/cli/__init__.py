@@ -1,0 +1,63 @@
+"""The command line of the runtime. Only this package prints and exits; everything it calls returns or raises.
+
+Exit codes are those of ``ruvrun.errors``. Commands import what they need when they run, so that a child process
+loads only what its role needs, and ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from ruvrun import __version__
+from ruvrun.cli.bench import bench
+from ruvrun.cli.look import doctor, status
+from ruvrun.cli.run import run
+from ruvrun.cli.serve import serve
+from ruvrun.cli.voice import Commands, report, usage
+from ruvrun.errors import RuvError, UsageError
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ruvrun")
+def cli() -> None:
+    """Run one machine's part of a pipeline that `ruvcompile build` made.
+
+    Example: ruvrun serve dist/manifest.toml
+    """
+
+
+for command in (serve, run, bench, doctor, status):
+    cli.add_command(command)
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit with its code."""
+    words = list(sys.argv[1:] if args is None else args)
+    try:
+        code = cli.main(words, prog_name="ruvrun", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = UsageError.exit_code
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        code = report(usage(error), words)
+    except RuvError as error:
+        code = report(error, words)
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:
+        # Whoever read us has gone; the interpreter must not complain once more when it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 0
+    except Exception as error:  # noqa: BLE001 - our own bug, the one case with a traceback
+        traceback.print_exc()
+        code = report(RuvError("bug", f"{type(error).__name__}: {error}", hint="please report it"), words)
+    sys.exit(code or 0)

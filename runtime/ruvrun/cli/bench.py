@@ -1,0 +1,99 @@
+"""``ruvrun bench``: measure a manifest on this machine, without HTTP."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, say_if_verbose
+from ruvrun.errors import UsageError
+
+
+@click.command()
+@click.argument("manifest", type=PATH)
+@click.option("--streams", default="1", show_default=True, help="Requests at a time; a list measures each: 1,2,4,8.")
+@click.option("--prompt-tokens", type=COUNT, default=128, show_default=True)
+@click.option("--max-tokens", type=COUNT, default=128, show_default=True, help="Tokens per request (calls of a graph).")
+@click.option("--repeats", type=COUNT, default=1, show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Begin requests again for this long.")
+@click.option("--input", "inputs", type=PATH, multiple=True, help="Arrays for a graph (npz).")
+@click.option("--context", type=COUNT, help="Positions per stream.  [default: prompt and answer, at least as built]")
+@click.option("--cpus", help='Cores of each stage in order, for example "0;1" or "0,1;2,3".  [default: as built]')
+@click.option("--json", "as_json", is_flag=True, help="One object.")
+@common
+def bench(
+    manifest: Path,
+    streams: str,
+    prompt_tokens: int,
+    max_tokens: int,
+    repeats: int,
+    seconds: float | None,
+    inputs: tuple[Path, ...],
+    context: int | None,
+    cpus: str | None,
+    as_json: bool,
+) -> None:
+    """Measure MANIFEST on this machine, without HTTP.
+
+    Example: ruvrun bench dist/manifest.toml --streams 1,2,4 --prompt-tokens 64 --max-tokens 64
+    """
+    from ruvrun import bench as measure
+    from ruvrun import launch
+    from ruvrun.placement import place, space
+    from ruvrun.run import read_inputs
+
+    try:
+        counts = [int(part) for part in streams.split(",")]
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        raise UsageError("streams-wrong", f"--streams {streams} is no list of numbers", hint="for example 1,2,4,8")
+    placement = place(manifest)
+    _require_whole(placement)
+    graph = placement.manifest.program.kind == "graph"
+    if graph != bool(inputs):
+        hint = "give --input in.npz" if graph else "use --streams, --prompt-tokens and --max-tokens"
+        raise UsageError("wrong-kind", f"this model is a {placement.manifest.program.kind}", hint=hint)
+    arrays = read_inputs(inputs, placement.manifest) if graph else {}
+    planned = placement.manifest.space
+    if context is None and planned is not None:
+        longest = placement.manifest.program.context or planned.context
+        context = min(longest, max(planned.context, prompt_tokens + max_tokens))
+    settings = launch.Settings(
+        space(placement.manifest, context, max(counts)), parse_cpus(_in_order(placement), cpus, None)
+    )
+    launch.require_fit(placement, settings)
+    with launch.hosted(placement, settings, say_if_verbose) as driver:
+
+        def once(count: int) -> dict[str, Any]:
+            work = measure.Work(count, prompt_tokens, max_tokens, seconds)
+            if graph:
+                return measure.bench_graph(driver, placement.manifest, arrays, work)
+            return measure.bench(driver, placement.manifest, work)
+
+        result = measure.sweep(counts, repeats, once)
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    for one in result.get("runs", [result]):
+        name = "items_per_s" if graph else "tokens_per_s"
+        click.echo(f"{one['streams']} streams: {one[name]:.1f} {'items' if graph else 'tokens'}/s; {one['verdict']}")
+    means = result.get("mean", [])
+    for mean in means if isinstance(means, list) else [means]:
+        count, figure = mean["streams"], next(value for key, value in mean.items() if key != "streams")
+        spread = "" if figure["low"] is None else f" (95 %: {figure['low']:.1f} to {figure['high']:.1f})"
+        click.echo(f"mean of {count} streams: {figure['mean']:.1f}{spread}")
+
+
+def _require_whole(placement: Any) -> None:
+    if not placement.whole:
+        raise UsageError(
+            "not-local", "some nodes of this manifest are other machines", hint="bench a manifest that is wholly local"
+        )
+
+
+def _in_order(placement: Any) -> list[str]:
+    return [placed.node for placed in placement.manifest.pipeline[0].stages]

@@ -1,0 +1,130 @@
+"""``ruvrun run``: one request from the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ruvrun.cli.voice import COUNT, PATH, common, say, say_if_verbose
+from ruvrun.errors import InputError, MachineError, UnreachableError, UsageError
+
+
+@click.command()
+@click.argument("manifest", required=False)
+@click.option("--url", help="Ask this running head instead of starting one.")
+@click.option("--api-key", envvar="RUVRUN_API_KEY", help="Key for --url (or RUVRUN_API_KEY).")
+@click.option("--prompt", help="Text for a decoder.")
+@click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template.")
+@click.option("--max-tokens", type=COUNT, default=128, show_default=True, help="Tokens of the answer, at most.")
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For temperatures above 0.")
+@click.option(
+    "--input", "inputs", type=PATH, multiple=True, help="Arrays for a graph (npz, names as in the ONNX file)."
+)
+@click.option("--output", type=PATH, help="Where the graph's outputs go (npz).")
+@click.option("--context", type=COUNT, help="Positions per stream.  [default: as built]")
+@click.option("--json", "as_json", is_flag=True, help="One object, with token ids.")
+@common
+def run(
+    manifest: str | None,
+    url: str | None,
+    api_key: str | None,
+    prompt: str | None,
+    chat: bool,
+    max_tokens: int,
+    temperature: float,
+    top_p: float,
+    seed: int,
+    inputs: tuple[Path, ...],
+    output: Path | None,
+    context: int | None,
+    as_json: bool,
+) -> None:
+    """Run MANIFEST once: a prompt to text, or tensors to tensors.
+
+    Example: ruvrun run dist/manifest.toml --chat --prompt "What is the capital of France?"
+    """
+    from ruvrun import launch
+    from ruvrun.frames import Sampling
+    from ruvrun.placement import space
+    from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, write_outputs
+
+    if (prompt is None) == (not inputs):
+        raise UsageError("nothing-to-run", "give either --prompt or --input", hint="see `ruvrun run --help`")
+    if inputs and output is None:
+        raise UsageError("output-missing", "--input needs --output", hint="say where the outputs go: --output out.npz")
+    show: Callable[[str], None] = (lambda _: None) if as_json else functools.partial(click.echo, nl=False)
+    target = _running_or_local(manifest, url)
+    if isinstance(target, str):
+        if prompt is None:
+            raise UsageError("needs-manifest", "--input runs local manifests only", hint="run it on the head's machine")
+        wanted = Prompt(prompt, chat, max_tokens, Sampling(temperature, top_p, seed))
+        result = ask_over_http(target, wanted, api_key, show)
+    else:
+        wanted_kind = "decoder" if prompt is not None else "graph"
+        if target.manifest.program.kind != wanted_kind:
+            flag = "--prompt" if wanted_kind == "graph" else "--input and --output"
+            raise UsageError("wrong-kind", f"this model is no {wanted_kind}", hint=f"use {flag}")
+        planned = space(target.manifest, context, None)
+        settings = launch.Settings(planned)
+        arrays = read_inputs(inputs, target.manifest) if inputs else {}
+        launch.require_fit(target, settings)
+        tokenizer = _tokenizer(target) if prompt is not None else None
+        with launch.hosted(target, settings, say_if_verbose) as driver:
+            if prompt is not None and tokenizer is not None:
+                wanted = Prompt(prompt, chat, max_tokens, Sampling(temperature, top_p, seed))
+                result = ask(driver, target.manifest, tokenizer, wanted, show)
+            else:
+                outputs = driver.run(arrays)
+                assert output is not None
+                write_outputs(output, outputs)
+                result = {"output": str(output), "tensors": {name: list(a.shape) for name, a in outputs.items()}}
+    if as_json:
+        click.echo(json.dumps(result))
+    elif prompt is not None:
+        click.echo()
+    else:
+        say(f"wrote {output}")
+
+
+def _running_or_local(manifest: str | None, url: str | None) -> Any:
+    """The URL of the head to ask, or the placement to host here."""
+    from ruvrun.client import base_url
+    from ruvrun.placement import place
+    from ruvrun.status import is_ready, one_line
+    from ruvrun.status import status as look
+
+    if url is not None:
+        return base_url(url)
+    if manifest is None:
+        raise UsageError("manifest-missing", "give a MANIFEST or --url", hint="see `ruvrun run --help`")
+    with contextlib.suppress(UsageError, InputError):
+        placement = place(Path(manifest))
+        if placement.whole:
+            return placement
+    body = look(manifest)
+    if not is_ready(body):
+        raise UnreachableError("not-ready", one_line(body), hint="start the nodes that are missing")
+    return body["url"]
+
+
+def _tokenizer(placement: Any) -> Any:
+    from ruvrun.bundle import HEAD
+
+    try:
+        from ruvrun.tokenizer import Tokenizer
+    except ImportError as error:
+        raise MachineError(
+            "head-packages-missing",
+            "the head needs packages that are not here",
+            context=[str(error)],
+            hint="pip install 'ruvrun[head]'",
+        ) from None
+    return Tokenizer(placement.head_bundle / HEAD)

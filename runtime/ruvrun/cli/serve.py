@@ -1,0 +1,108 @@
+"""``ruvrun serve``: this machine's part of a manifest, or one child process of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, say
+from ruvrun.errors import UsageError
+
+LOOPBACKS = ("127.0.0.1", "::1", "localhost")
+
+
+@click.command()
+@click.argument("manifest", type=PATH)
+@click.option("--node", help="Which node this machine is, where several bundles lie beside the manifest.")
+@click.option("--host", help="Where HTTP listens; other than loopback needs --api-key-file.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of HTTP; 0 takes a free one.  [default: 8000]")
+@click.option("--api-key-file", type=PATH, help="Lines of `name key`; requests must bring one of the keys.")
+@click.option("--no-auth", is_flag=True, help="Serve without keys, whoever can connect.")
+@click.option("--context", type=COUNT, help="Positions per stream.  [default: as built]")
+@click.option("--streams", type=COUNT, help="Requests at a time.  [default: as built]")
+@click.option("--role", type=click.Choice(["stage", "head"]), hidden=True)
+@click.option("--endpoints", hidden=True)
+@click.option("--threads", type=COUNT, hidden=True)
+@click.option("--cpus", hidden=True)
+@common
+def serve(
+    manifest: Path,
+    node: str | None,
+    host: str | None,
+    port: int | None,
+    api_key_file: Path | None,
+    no_auth: bool,
+    context: int | None,
+    streams: int | None,
+    role: str | None,
+    endpoints: str | None,
+    threads: int | None,
+    cpus: str | None,
+) -> None:
+    """Serve this machine's part of MANIFEST; on the head's node, answer HTTP.
+
+    When every node is a process of this machine, all of them are started and kept running.
+
+    Example: ruvrun serve dist/manifest.toml --port 8000
+    """
+    from ruvrun import launch
+    from ruvrun.placement import place, space
+
+    if role is not None:  # a child of ours
+        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    placement = place(manifest, node)
+    host_, port_ = host or "127.0.0.1", 8000 if port is None else port
+    if placement.head and api_key_file is None and not no_auth and host_ not in LOOPBACKS:
+        raise UsageError(
+            "auth-missing",
+            f"--host {host_} lets other machines in, and nothing asks them for a key",
+            hint="give --api-key-file FILE (lines of `name key`), or --no-auth to serve everyone",
+        )
+    settings = launch.Settings(space(placement.manifest, context, streams), parse_cpus(placement.stages, cpus, node))
+    http = launch.Http(host_, port_, api_key_file)
+    if role is not None and endpoints is not None:
+        placement = launch.with_endpoints(placement, endpoints)
+        if role == "stage":
+            launch.run_stage(placement, settings, threads or 1, say)
+        else:
+            launch.run_head(placement, settings, http, say, click.echo)
+        return
+    launch.require_fit(placement, settings)
+    if placement.head:
+        _tell_defaults(
+            {"host": (host, host_), "port": (port, port_)}
+            | (
+                {"context": (context, settings.space.context), "streams": (streams, settings.space.streams)}
+                if placement.manifest.program.kind == "decoder"
+                else {}
+            )
+        )
+    _supervise(launch.processes(placement, settings, http))
+
+
+def _supervise(processes: Sequence[Any]) -> None:
+    """Keep the children running until Ctrl-C or SIGTERM."""
+    from ruvrun.supervise import Supervisor
+
+    supervisor = Supervisor(processes, tell=say)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        supervisor.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    supervisor.run()
+
+
+def _tell_defaults(values: dict[str, tuple[Any, Any]]) -> None:
+    say(", ".join(f"{name} {used}{' (default)' if given is None else ''}" for name, (given, used) in values.items()))
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)

@@ -1,0 +1,101 @@
+"""What every command shares: the options it has, how it speaks, and how an error leaves the process.
+
+Results go to standard output; notices, ``(default)`` lines and errors to standard error. Under ``--json`` an
+error is one object on standard output.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ruvrun import __version__
+from ruvrun.errors import RuvError, UsageError, did_you_mean
+
+PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
+
+
+class Commands(click.Group):
+    """A group that answers an unknown command with the nearest known one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            raise UsageError("command-unknown", f"no command {args[0]!r}", hint=did_you_mean(args[0], known))
+        return super().resolve_command(ctx, args)
+
+
+def common(command: Callable[..., None]) -> Callable[..., None]:
+    """The options every command has: ``-q``, ``-v``, ``--version``."""
+
+    @click.option("-q", "--quiet", is_flag=True, help="Only results and errors.")
+    @click.option("-v", "--verbose", is_flag=True, help="More about what happens.")
+    @click.version_option(__version__, prog_name="ruvrun")
+    @functools.wraps(command)
+    def wrapped(*args: Any, quiet: bool, verbose: bool, **kwargs: Any) -> None:
+        voice = click.get_current_context().ensure_object(dict)
+        voice.update(quiet=quiet, verbose=verbose)
+        logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, format="%(name)s: %(message)s")
+        command(*args, **kwargs)
+
+    return wrapped
+
+
+def say(line: str) -> None:
+    """A notice."""
+    context = click.get_current_context(silent=True)
+    if context is None or not context.ensure_object(dict).get("quiet"):
+        click.echo(line, err=True)
+
+
+def say_if_verbose(line: str) -> None:
+    """A notice that is seldom wanted."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.ensure_object(dict).get("verbose"):
+        click.echo(line, err=True)
+
+
+def report(error: RuvError, words: Sequence[str]) -> int:
+    """Print an error as the command line asks for it, and return its exit code."""
+    if "--role" in words:  # a child: its parent reads this line
+        click.echo(json.dumps(error.to_dict()), err=True)
+    elif "--json" in words:
+        click.echo(json.dumps(error.to_dict()))
+    else:
+        click.echo(error, err=True)
+    return error.exit_code
+
+
+def usage(error: click.ClickException) -> UsageError:
+    """Errors of click in our form."""
+    hint = "see --help"
+    near = getattr(error, "possibilities", None)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    elif isinstance(error, click.UsageError) and error.ctx is not None:
+        hint = f"see `{error.ctx.command_path} --help`"
+    message = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
+    return UsageError("usage", message.rstrip("."), hint=hint)
+
+
+def parse_cpus(names: Sequence[str], text: str | None, node: str | None) -> dict[str, list[int]]:
+    """``0;1`` for the stages in order, or for the one node a child is."""
+    if text is None:
+        return {}
+    try:
+        groups = [[int(cpu) for cpu in group.split(",")] for group in text.split(";")]
+    except ValueError:
+        groups = []
+    wanted = [node] if node is not None else names
+    if len(groups) != len(wanted):
+        raise UsageError(
+            "cpus-wrong", f"--cpus {text} does not name cores for {len(wanted)} stages", hint='for example "0;1"'
+        )
+    return dict(zip(wanted, groups, strict=True))

@@ -1,0 +1,165 @@
+"""What doctor and status see, on builds and servers made on the spot."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ruvrun import machine
+from ruvrun.doctor import examine, reach, to_json
+from ruvrun.errors import InputError, UnreachableError
+from ruvrun.manifest import load_manifest
+from ruvrun.placement import Endpoint
+from ruvrun.status import find_head, is_ready, lines, one_line, status
+from tests.runtime.builds import write_build
+
+
+def seen(path: Path, node: str | None = None, *, peers: bool = False) -> dict[str, tuple[str, str]]:
+    return {one.check: (one.state, one.seen) for one in examine(path, node, peers=peers)}
+
+
+def test_a_good_build_is_all_right(tmp_path: Path) -> None:
+    findings = list(examine(write_build(tmp_path), None, peers=False))
+    assert {one.state for one in findings} == {"ok"}
+    assert {"python", "memory", "bundle a", "bundle b", "package onnxruntime", "package uvicorn"} <= {
+        one.check for one in findings
+    }
+    assert to_json(findings)["ok"] is True
+
+
+def test_a_flipped_byte_and_a_missing_file_are_found(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path)
+    (tmp_path / "bundles" / "a" / "stage.onnx").write_bytes(b"grapH a")
+    (tmp_path / "bundles" / "b" / "stage.onnx").unlink()
+    found = list(examine(manifest, None, peers=False))
+    failed = {one.check: one for one in found if one.state == "fail"}
+    assert sorted(failed) == ["bundle a", "bundle b"]
+    assert all(one.exit_code == 5 and one.hint for one in failed.values())
+    assert to_json(found)["ok"] is False
+
+
+def test_too_little_memory_is_told_with_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory_available", lambda: 1 << 20)
+    state, text = seen(write_build(tmp_path))["memory"]
+    assert state == "fail"
+    assert "4 streams x 64 tokens" in text
+
+
+def test_a_taken_port_is_a_warning_for_a_node_whose_port_is_fixed(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path, addresses={"a": "10.0.0.1"})
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        nodes = tmp_path / "nodes.toml"
+        nodes.write_text(nodes.read_text().replace("7071", str(port)))
+        assert seen(manifest, "b")["port of b"] == ("warn", f"{port} is taken")
+
+
+def test_nothing_to_look_at_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        list(examine(tmp_path / "manifest.toml", None, peers=False))
+
+
+def test_peers_are_told_apart() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        assert reach("b", Endpoint("127.0.0.1", port)).state == "ok"
+    refused = reach("b", Endpoint("127.0.0.1", port))
+    assert (refused.state, refused.exit_code) == ("fail", 6)
+    assert "refused" in refused.seen
+    assert "name unknown" in reach("b", Endpoint("no-such-host.invalid", 7070)).seen
+    kinds = {"timed out", "no route", "refused"}
+    assert any(kind in reach("b", Endpoint("203.0.113.1", 7070), timeout=0.05).seen for kind in kinds)
+
+
+def test_peers_are_looked_at_only_where_they_are_elsewhere(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path)
+    assert not [check for check in seen(manifest, peers=True) if check.startswith("peer")]
+    assert [check for check in seen(manifest, "b", peers=True) if check.startswith("peer")] == [
+        "peer a", "peer a (head)",
+    ]  # fmt: skip
+
+
+@contextmanager
+def answering(body: Any, code: int = 200) -> Iterator[str]:
+    """A server that answers every GET with this."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # noqa: N802 - the library's name
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def health(second: str, id: str = "a" * 64) -> dict[str, Any]:
+    states = [("a", "ready", ""), ("b", second, "" if second == "ready" else "no answer")]
+    return {
+        "status": second,
+        "id": id,
+        "nodes": [
+            {"node": name, "stage": stage, "state": state, "since": "2024-01-01T00:00:00Z", "why": why}
+            for stage, (name, state, why) in enumerate(states)
+        ],
+    }
+
+
+def test_status_of_a_ready_service() -> None:
+    with answering(health("ready")) as url:
+        body = status(url)
+    assert is_ready(body)
+    assert one_line(body) == f"ready: 2 of 2 stages at {url}"
+
+
+def test_status_names_who_is_missing() -> None:
+    with answering(health("lost"), 503) as url:
+        body = status(url)
+    assert not is_ready(body)
+    assert "b lost" in one_line(body)
+    assert any("no answer" in line for line in lines(body))
+
+
+@pytest.mark.parametrize("body", [b"hello", b"[]"])
+def test_who_is_no_head_is_told(body: bytes) -> None:
+    with answering(body) as url, pytest.raises(UnreachableError) as caught:
+        status(url)
+    assert caught.value.ref == "not-a-head"
+
+
+def test_a_head_that_is_not_there_is_named(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path, ("pi-0", "pi-1"), addresses={"pi-0": "127.0.0.1", "pi-1": "127.0.0.1"})
+    url, id, name = find_head(str(manifest), port=machine.free_ports(1)[0])
+    assert id == load_manifest(manifest).id
+    assert "pi-0" in name
+    with pytest.raises(UnreachableError, match="does not answer"):
+        status(url)
+
+
+def test_a_path_that_is_not_there_is_a_missing_file() -> None:
+    with pytest.raises(InputError) as caught:
+        find_head("dist/manifest.toml")
+    assert caught.value.ref == "file-missing"
+    assert find_head("pi-0:8000")[0] == "http://pi-0:8000"

@@ -1,0 +1,114 @@
+"""Which part of a manifest an invocation runs, and where everything is."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from ruvrun.errors import FitError, InputError, MachineError, UsageError
+from ruvrun.machine import free_ports, needs, pin, port_is_free, require_memory, size
+from ruvrun.manifest import load_manifest
+from ruvrun.placement import Endpoint, place, space
+from tests.runtime.builds import write_build
+
+
+def test_a_local_build_is_run_whole_on_free_ports(tmp_path: Path) -> None:
+    found = place(write_build(tmp_path))
+    assert found.whole
+    assert found.head
+    assert found.stages == ["a", "b"]
+    ports = {found.endpoints.head.port, *(where.port for where in found.endpoints.nodes.values())}
+    assert len(ports) == 3
+    assert not ports & {7069, 7070, 7071}
+
+
+def test_a_directory_stands_for_the_manifest_in_it(tmp_path: Path) -> None:
+    assert place(write_build(tmp_path).parent).stages == ["a", "b"]
+
+
+def test_a_node_that_is_asked_for_is_run_alone_on_its_port(tmp_path: Path) -> None:
+    found = place(write_build(tmp_path), "b")
+    assert (found.stages, found.head, found.whole) == (["b"], False, False)
+    assert found.endpoints.nodes["b"] == Endpoint("127.0.0.1", 7071)
+    assert found.endpoints.head == Endpoint("127.0.0.1", 7069)
+
+
+def test_a_copied_bundle_is_its_node(tmp_path: Path) -> None:
+    write_build(tmp_path / "build", addresses={"b": "10.0.0.2"})
+    shutil.copytree(tmp_path / "build" / "bundles" / "a", tmp_path / "there")
+    found = place(tmp_path / "there" / "manifest.toml")
+    assert (found.stages, found.head, found.whole) == (["a"], True, False)
+    assert found.endpoints.nodes["b"] == Endpoint("10.0.0.2", 7071)
+    assert found.head_bundle == tmp_path / "there"
+
+
+def test_several_bundles_that_are_not_all_need_a_word(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path, addresses={"b": "10.0.0.2"})
+    with pytest.raises(UsageError) as caught:
+        place(manifest)
+    assert "a, b" in str(caught.value)
+    assert "--node" in str(caught.value)
+    assert place(manifest, "b").stages == ["b"]
+
+
+def test_an_unknown_node_gets_a_guess(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path, ("pi-0", "pi-1"))
+    with pytest.raises(UsageError, match="pi0"):
+        place(manifest, "pi0")
+
+
+def test_a_missing_bundle_or_manifest_is_bad_input(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path)
+    shutil.rmtree(tmp_path / "bundles" / "b")
+    with pytest.raises(InputError) as caught:
+        place(manifest, "b")
+    assert caught.value.ref == "bundle-missing"
+    shutil.rmtree(tmp_path / "bundles")
+    with pytest.raises(InputError) as caught:
+        place(manifest)
+    assert caught.value.ref == "bundle-missing"
+    with pytest.raises(InputError) as caught:
+        place(tmp_path / "none.toml")
+    assert caught.value.ref == "file-missing"
+
+
+def test_space_is_as_planned_or_as_asked(tmp_path: Path) -> None:
+    manifest = load_manifest(write_build(tmp_path))
+    assert (space(manifest, None, None).context, space(manifest, None, None).streams) == (64, 4)
+    assert (space(manifest, 32, 9).context, space(manifest, 32, 9).streams) == (32, 9)
+    with pytest.raises(UsageError):
+        space(manifest, 65, None)
+
+
+def test_memory_is_a_sum_and_too_much_is_refused_with_it(tmp_path: Path) -> None:
+    manifest = load_manifest(write_build(tmp_path))
+    wanted = needs(manifest, ["a", "b"], context=100, streams=10)
+    assert [need.kv for need in wanted] == [2 * 2 * 3 * 64 * 4 * 1000] * 2
+    total = sum(need.total for need in wanted)
+    require_memory(wanted, total, context=100, streams=10)
+    with pytest.raises(FitError) as caught:
+        require_memory(wanted, total - 1, context=100, streams=10)
+    assert "10 streams x 100 tokens" in str(caught.value)
+
+
+def test_ports_that_are_free_and_one_that_is_not() -> None:
+    ports = free_ports(3)
+    assert len(set(ports)) == 3
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", ports[0]))
+        taken.listen()
+        assert not port_is_free("127.0.0.1", ports[0])
+    assert port_is_free("127.0.0.1", ports[0])
+
+
+def test_a_core_that_is_not_there_is_refused() -> None:
+    pin([])
+    with pytest.raises(MachineError):
+        pin([100_000])
+
+
+def test_sizes_for_a_person() -> None:
+    assert [size(n) for n in (5, 2048, 3 << 20, 7 << 29)] == ["5 B", "2.0 KiB", "3.0 MiB", "3.5 GiB"]
