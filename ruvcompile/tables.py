@@ -65,7 +65,9 @@ def verify_text(result: Mapping[str, Any]) -> str:
     same = "identical" if result["identical"] else "NOT identical"
     cases = f"{result.get('cases', 0)} cases"
     counted = f"{cases}, {result['tokens']} tokens" if result.get("tokens") else cases
-    lines = [f"staged against uncut: {same} ({counted}; largest difference {result.get('max_abs_diff', 0.0):.3g})"]
+    largest = result.get("max_abs_diff")
+    apart = f"; largest difference {largest:.3g}" if largest is not None else ""
+    lines = [f"staged against uncut: {same} ({counted}{apart})"]
     source = result.get("vs_source")
     if source:
         lines.append(

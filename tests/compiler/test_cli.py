@@ -149,7 +149,10 @@ def test_verify_ends_with_5_when_results_differ(
     assert run(["verify", "dist/manifest.toml", "--model", model]) == 0
     assert "identical (3 cases, 64 tokens" in capsys.readouterr().out
     assert calls == [(Path("dist/manifest.toml"), Path(model))]
-    monkeypatch.setitem(VERIFY, "identical", False)
+    for key, value in {"identical": False, "max_abs_diff": None, "vs_source": None}.items():
+        monkeypatch.setitem(VERIFY, key, value)
+    assert run(["verify", "dist/manifest.toml"]) == 5
+    assert "NOT identical (3 cases, 64 tokens)" in capsys.readouterr().out
     assert run(["verify", "dist/manifest.toml", "--json"]) == 5
     out, err = capsys.readouterr()
     assert json.loads(out)["identical"] is False
