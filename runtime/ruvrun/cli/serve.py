@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, say
-from ruvrun.errors import UsageError
+from ruvrun.errors import InputError, UsageError
 
 LOOPBACKS = ("127.0.0.1", "::1", "localhost")
 
@@ -74,6 +74,8 @@ def serve(
             launch.run_head(placement, settings, http, say, click.echo)
         return
     launch.require_fit(placement, settings)
+    if placement.head and api_key_file is not None and not api_key_file.is_file():
+        raise InputError("file-missing", f"no key file at {api_key_file}", hint="check the path")
     if placement.head:
         _tell_defaults(
             {"host": (host, host_), "port": (port, port_)}

@@ -1,0 +1,41 @@
+"""The head's driver, put together: links, engine, and what the manifest says of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ruvrun.engine import Engine
+from ruvrun.manifest import Manifest, Space
+from ruvrun.pipeline.driver import Driver
+from ruvrun.placement import Endpoints
+
+
+def open_driver(
+    manifest: Manifest,
+    endpoints: Endpoints,
+    bundle: Path,
+    space: Space,
+    *,
+    on_change: Callable[[str, str, str], None] = lambda _name, _state, _why: None,
+) -> Driver:
+    """A driver that is not started yet.
+
+    Args:
+        manifest: what is served.
+        endpoints: where the stages are, and where the head listens.
+        bundle: the bundle of the head's node, for its key.
+        space: key/value space; every stage must have been started with the same.
+        on_change: as for ``Driver``.
+    """
+    from ruvrun.pipeline.ring import Ring
+
+    # Stages that outlive a head keep the epoch they have seen, so a new head begins above it.
+    epoch = time.time_ns() // 1_000_000
+    stages = len(manifest.pipeline[0].stages)
+    engine = None
+    if manifest.program.kind == "decoder":
+        engine = Engine(stages=stages, context=space.context, streams=space.streams, epoch=epoch)
+    ring = Ring(manifest, endpoints, bundle)
+    return Driver(manifest, ring, engine, epoch=epoch, on_change=on_change)
