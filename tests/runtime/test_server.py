@@ -2,110 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
-import queue
-import signal
-import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
-from starlette.types import ASGIApp
 
 from ruvrun.engine import Lost, Request, Token
-from ruvrun.errors import InputError, MachineError, UnreachableError, UsageError
-from ruvrun.manifest import Head, Manifest, Program
-from ruvrun.server import HttpServer, build_app, listen, load_keys, url_of
-from ruvrun.server import answer as answer_module
-from ruvrun.server import http as http_module
+from ruvrun.errors import InputError, UnreachableError
+from ruvrun.server import build_app
+from ruvrun.server import wire as wire_module
 from ruvrun.tokenizer import Tokenizer
+from tests.runtime.fronts import (
+    CONTEXT,
+    HELLO,
+    SAFETY,
+    ScriptedDriver,
+    call,
+    client_of,
+    error_of,
+    manifest_of,
+    node,
+    says,
+    served,
+)
 from tests.runtime.heads import byte_level, write_head
-
-CONTEXT = 200
-SAFETY = 20.0  # seconds after which a test that waits for something has failed
-EOS = 2
-Answering = Callable[[Request], Iterable[Token | Lost]]
-HELLO: Any = [{"role": "user", "content": "hello"}]
-
-
-def node(name: str, stage: int, state: str = "ready", why: str = "") -> dict[str, Any]:
-    return {"node": name, "stage": stage, "state": state, "since": "2025-01-01T00:00:00Z", "why": why}
-
-
-class ScriptedDriver:
-    """Answers each request by running ``script`` in a thread of its own, as a driver would call back."""
-
-    def __init__(self) -> None:
-        self.script: Answering = lambda _: ()
-        self.nodes = [node("pi-0", 0), node("pi-1", 1)]
-        self.submitted: list[Request] = []
-        self.cancelled: queue.Queue[int] = queue.Queue()
-        self.refuse: Exception | None = None
-        self._ids = iter(range(1, 10**6))
-        self._alive: set[int] = set()
-
-    def next_id(self) -> int:
-        return next(self._ids)
-
-    def submit(self, request: Request, on_event: Callable[[Token | Lost], None]) -> None:
-        if self.refuse:
-            raise self.refuse
-        self.submitted.append(request)
-        self._alive.add(request.id)
-        threading.Thread(target=self._run, args=(request, on_event), daemon=True).start()
-
-    def cancel(self, id: int) -> None:
-        if id in self._alive:
-            self._alive.discard(id)
-            self.cancelled.put(id)
-
-    def health(self) -> dict[str, Any]:
-        ready = all(entry["state"] == "ready" for entry in self.nodes)
-        return {"status": "ready" if ready else "waiting", "id": "f" * 64, "nodes": self.nodes}
-
-    def load(self) -> tuple[int, int]:
-        return len(self._alive), 0
-
-    def _run(self, request: Request, on_event: Callable[[Token | Lost], None]) -> None:
-        for event in self.script(request):
-            if request.id not in self._alive:
-                return
-            if isinstance(event, Lost) or event.finish:
-                self._alive.discard(request.id)
-            on_event(event)
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer(write_head(tmp_path_factory.mktemp("head"), byte_level()))
-
-
-def manifest_of(kind: Any = "decoder") -> Manifest:
-    program = Program(name="tiny", kind=kind, source="tiny.gguf", source_sha256="0" * 64, vocab=263, eos=[EOS])
-    return Manifest(id="f" * 64, program=program, stage=[], node=[], pipeline=[], head=Head(node="pi-0"))
-
-
-@contextlib.contextmanager
-def served(app: ASGIApp) -> Iterator[str]:
-    """The application on a free port of this machine: its URL."""
-    bound = listen("127.0.0.1", 0)
-    url, server = url_of(bound), HttpServer(app, bound)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield url
-    finally:
-        server.stop()
-        thread.join(SAFETY)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -126,46 +55,10 @@ def url(running: tuple[ScriptedDriver, str]) -> str:
     return running[1]
 
 
-def client_of(url: str, key: str = "none") -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=SAFETY)
-
-
 @pytest.fixture
 def client(url: str) -> Iterator[openai.OpenAI]:
     with client_of(url) as made:
         yield made
-
-
-def says(tokenizer: Tokenizer, text: str) -> Answering:
-    """Generates ``text`` and ends with eos, or with length where max_tokens is reached before."""
-
-    def script(request: Request) -> Iterable[Token]:
-        ids = [*tokenizer.encode(text), EOS]
-        for count, token in enumerate(ids, 1):
-            ends = "stop" if token == EOS else "length" if count == request.max_tokens else None
-            yield Token(request.id, token, ends)  # type: ignore[arg-type]  # mypy widens the literals
-            if ends:
-                return
-
-    return script
-
-
-def call(
-    url: str, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
-) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=SAFETY)
-    try:
-        connection.request(method, path, body, headers or {})
-        response = connection.getresponse()
-        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-    finally:
-        connection.close()
-
-
-def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, dict[str, Any]]:
-    error = json.loads(answer[2])["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    return answer[0], error
 
 
 # Answers
@@ -412,7 +305,7 @@ def test_malformed_json(url: str) -> None:
 
 
 def test_a_body_that_is_too_large(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_module, "MAX_BODY", 1000)
+    monkeypatch.setattr(wire_module, "MAX_BODY", 1000)
     assert error_of(call(url, "POST", "/v1/completions", b" " * 1001))[0] == 413
     assert error_of(call(url, "POST", "/v1/completions", b" " * 1000))[0] == 400
 
@@ -506,129 +399,3 @@ def test_a_graph_has_health_and_metrics_only() -> None:
             status, error = error_of(call(url, method, path))
             assert status == 404
             assert "tensors" in error["message"]
-
-
-# Keys
-
-
-def test_keys(tokenizer: Tokenizer) -> None:
-    driver = ScriptedDriver()
-    driver.script = says(tokenizer, "a")
-    keys = {"alice": "key-of-alice", "bob": "key-of-bob"}
-    with served(build_app(driver, tokenizer, manifest_of(), api_keys=keys, context=CONTEXT)) as url:
-        for key in keys.values():
-            assert client_of(url, key).completions.create(model="tiny", prompt="x").choices[0].text == "a"
-        for wrong in ("key-of-carol", "key-of-alic", "key-of-alice2"):
-            with pytest.raises(openai.AuthenticationError) as refused:
-                client_of(url, wrong).completions.create(model="tiny", prompt="x")
-            assert refused.value.code == "invalid_api_key"
-        for headers in ({}, {"authorization": "key-of-bob"}, {"authorization": "Basic key-of-bob"}):
-            for method, path in (
-                ("POST", "/v1/completions"),
-                ("GET", "/v1/models"),
-                ("GET", "/metrics"),
-                ("GET", "/x"),
-            ):
-                answer = call(url, method, path, None, headers)
-                assert error_of(answer)[0] == 401
-                assert answer[1]["www-authenticate"] == "Bearer"
-        assert call(url, "GET", "/health")[0] == 200
-    assert len(driver.submitted) == 2
-
-
-def test_key_file(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("# clients\nalice  3f6c\n\nbob\t77aa\n")
-    assert load_keys(path) == {"alice": "3f6c", "bob": "77aa"}
-
-
-@pytest.mark.parametrize("text", ["alice", "a b c", "alice 1\nalice 2", "alice 1\nbob 1", "", "# only this", "\xff"])
-def test_wrong_key_files(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "keys"
-    path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(InputError) as refused:
-        load_keys(path)
-    assert "alice 1" not in str(refused.value)
-
-
-def test_no_key_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as refused:
-        load_keys(tmp_path / "keys")
-    assert refused.value.ref == "file-missing"
-
-
-# The socket
-
-
-def test_a_port_that_is_taken() -> None:
-    with listen("127.0.0.1", 0) as bound, pytest.raises(MachineError) as refused:
-        listen("127.0.0.1", bound.getsockname()[1])
-    assert (refused.value.ref, refused.value.exit_code) == ("port-taken", 7)
-
-
-@pytest.mark.parametrize(("host", "ref"), [("192.0.2.1", "host-not-here"), ("a..b", "host-unknown")])
-def test_a_host_that_is_not_ours(host: str, ref: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        listen(host, 0)
-    assert refused.value.ref == ref
-
-
-def test_urls() -> None:
-    with listen("127.0.0.1", 0) as bound:
-        assert url_of(bound) == f"http://127.0.0.1:{bound.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_stopping_ends_what_is_under_way(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
-) -> None:
-    monkeypatch.setattr(http_module, "STOP_SECONDS", 0)
-    hold, begun, driver = threading.Event(), threading.Event(), ScriptedDriver()
-
-    def script(request: Request) -> Iterable[Token]:
-        yield Token(request.id, tokenizer.encode("a")[0], None)
-        begun.set()
-        hold.wait(SAFETY)
-
-    driver.script = script
-    app = build_app(driver, tokenizer, manifest_of(), api_keys={}, context=CONTEXT)
-
-    def ask(url: str) -> str:
-        with pytest.raises(openai.APIError) as refused:
-            list(client_of(url).completions.create(model="tiny", prompt="x", stream=stream))
-        return str(refused.value)
-
-    with ThreadPoolExecutor(1) as pool:
-        with served(app) as url:
-            asking = pool.submit(ask, url)
-            assert begun.wait(SAFETY)
-        assert "The server is stopping." in asking.result(SAFETY)
-    assert driver.cancelled.get(timeout=SAFETY) == driver.submitted[0].id
-    assert not [record for record in caplog.records if record.exc_info]
-    hold.set()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_serve_quietly(number: signal.Signals) -> None:
-    program = (
-        "from ruvrun.server import HttpServer, listen, url_of\n"
-        "from starlette.applications import Starlette\n"
-        "bound = listen('127.0.0.1', 0)\n"
-        "print(bound.getsockname()[1], flush=True)\n"
-        "HttpServer(Starlette(), bound).run()\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout
-        port = int(child.stdout.readline())
-        # An answer shows that the loop runs, and with it the handlers of signals.
-        assert call(f"http://127.0.0.1:{port}", "GET", "/")[0] == 404
-        child.send_signal(number)
-        assert child.wait(SAFETY) == 0
-        assert child.stderr
-        assert child.stderr.read() == ""
-    finally:
-        child.kill()
-        child.communicate()
-    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=SAFETY):
-        pass

@@ -1,4 +1,4 @@
-"""The tokenizer, text that arrives token by token, and stop strings."""
+"""The tokenizer, and text that arrives token by token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ruvrun.errors import InputError
-from ruvrun.tokenizer import Stops, Tokenizer
+from ruvrun.tokenizer import Tokenizer
 from tests.runtime.heads import byte_fallback, byte_level, write_head
 
 TEXT = "hello wörld, 世界 👩‍👧 \u0e01\u0e33 end"
@@ -162,41 +162,3 @@ def test_broken_files_are_refused(tmp_path: Path, file: str, content: bytes | No
         Tokenizer(head)
     assert refused.value.ref == ref
     assert file in refused.value.message
-
-
-def cut_by_hand(text: str, strings: list[str]) -> tuple[str, bool]:
-    """The definition: the text before the stop string that ends first; of those that end together, the longest."""
-    for end in range(1, len(text) + 1):
-        found = [string for string in strings if text[:end].endswith(string)]
-        if found:
-            return text[: end - max(map(len, found))], True
-    return text, False
-
-
-few_letters = st.text("ab", min_size=1, max_size=5)
-
-
-@given(st.lists(st.text("ab", max_size=4), max_size=12), st.lists(few_letters, max_size=3))
-@example(["aa", "ba", "b"], ["aab", "abab"])
-def test_stops_do_not_depend_on_the_pieces(pieces: list[str], strings: list[str]) -> None:
-    stops, given_out, stopped = Stops(strings), "", False
-    text = "".join(pieces)
-    wanted, should_stop = cut_by_hand(text, strings)
-    for piece in pieces:
-        certain, stopped = stops.push(piece)
-        given_out += certain
-        assert wanted.startswith(given_out)
-        if stopped:
-            break
-    if not stopped:
-        given_out += stops.flush()
-    assert (given_out, stopped) == (wanted, should_stop)
-
-
-def test_nothing_more_is_held_back_than_could_become_a_stop() -> None:
-    stops = Stops(["</end>", "STOP"])
-    assert stops.push("one < two") == ("one < two", False)
-    assert stops.push(" S") == (" ", False)
-    assert stops.push("TO") == ("", False)
-    assert stops.push("RE </") == ("STORE ", False)
-    assert stops.flush() == "</"

@@ -11,7 +11,8 @@ from typing import Any
 
 from ruvrun.engine import Token
 from ruvrun.openai.call import Call
-from ruvrun.tokenizer import Decoder, Stops
+from ruvrun.openai.stops import Stops
+from ruvrun.tokenizer import Decoder
 
 Json = dict[str, Any]
 

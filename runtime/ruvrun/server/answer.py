@@ -14,7 +14,6 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from ruvrun.engine import Request, Token
@@ -22,12 +21,11 @@ from ruvrun.errors import InputError, UnreachableError
 from ruvrun.manifest import Manifest
 from ruvrun.openai import ApiError, Call, Reply, engine_request, fold
 from ruvrun.server.driver import Driver, not_ready
-from ruvrun.server.inbox import Gone, Inbox, Inboxes, to_json, watch
+from ruvrun.server.inbox import Gone, Inbox, Inboxes, watch
 from ruvrun.server.meters import Meters
+from ruvrun.server.wire import EVENT_STREAM, json_response, read_body, send_events, to_json
 from ruvrun.tokenizer import Tokenizer
 
-MAX_BODY = 4 * 2**20
-BODY_SECONDS = 60.0
 LONG_BODY = 2**14
 HUNG_UP = 499  # as nginx counts a client that left before its answer
 
@@ -89,7 +87,7 @@ class Answer:
             self._meters.requests.add(1, scope["path"], str(status))
 
     async def _answer(self, http: HttpRequest, send: Send) -> int:
-        body = await _body(http)
+        body = await read_body(http)
         call = self._parse(body)
         self._check_served(call)
         if len(body) > LONG_BODY:  # others' tokens must not wait for this tokenisation
@@ -170,16 +168,16 @@ class Answer:
         try:
             async for batch in batches:
                 if not begun:
-                    await send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
+                    await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
                     batch = [*reply.start(), *batch]
                     begun = True
-                await _send_events(send, [to_json(chunk) for chunk in batch])
+                await send_events(send, [to_json(chunk) for chunk in batch])
         except ApiError as error:
             if not begun:
                 raise
-            await _send_events(send, [to_json(error.body())])
+            await send_events(send, [to_json(error.body())])
         else:
-            await _send_events(send, [*([to_json(reply.usage())] if call.include_usage else []), b"[DONE]"])
+            await send_events(send, [*([to_json(reply.usage())] if call.include_usage else []), b"[DONE]"])
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _check_served(self, call: Call) -> None:
@@ -205,11 +203,6 @@ class Answer:
             raise not_ready(self._driver) or ApiError(503, error.message, code="not_ready") from None
 
 
-def json_response(body: Any, status: int = 200) -> Response:
-    """A body as JSON."""
-    return Response(to_json(body), status, media_type="application/json")
-
-
 def no_model(asked: str, served: str) -> ApiError:
     """The refusal of another model name."""
     return ApiError(
@@ -223,29 +216,3 @@ def _stopping() -> ApiError:
 
 class _HungUp(Exception):  # noqa: N818 - not an error of ours, and nobody is left to read it
     """The client left before its answer was complete."""
-
-
-_EVENT_STREAM = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
-
-
-async def _send_events(send: Send, events: Sequence[bytes]) -> None:
-    body = b"".join(b"data: " + event + b"\n\n" for event in events)
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-async def _body(http: HttpRequest) -> bytes:
-    pieces, size = [], 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for piece in http.stream():
-                size += len(piece)
-                if size > MAX_BODY:
-                    raise ApiError(413, f"The body is larger than {MAX_BODY} bytes.", code="request_too_large")
-                pieces.append(piece)
-    except TimeoutError:
-        raise ApiError(408, f"The body did not arrive within {BODY_SECONDS:.0f} s.", code="request_timeout") from None
-    return b"".join(pieces)

@@ -1,4 +1,4 @@
-"""From the driver's thread into the event loop, cheaply; and the few bytes both sides of the front share.
+"""From the driver's thread into the event loop, cheaply.
 
 The driver's thread must not wait and shares its core with a stage. So its callback appends to a queue, and
 wakes the loop only if no wake-up is on its way already: all tokens of a step arrive with one.
@@ -14,8 +14,6 @@ import contextlib
 from collections import deque
 from typing import Any
 
-import msgspec
-
 from ruvrun.engine import Lost, Token
 
 
@@ -24,7 +22,6 @@ class Gone:
 
 
 Event = Token | Lost | Gone
-to_json = msgspec.json.Encoder().encode
 
 
 class Inboxes:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ruvrun.errors import InputError
 from ruvrun.openai import ApiError
-from ruvrun.server.inbox import to_json
+from ruvrun.server.wire import to_json
 
 OPEN = frozenset({"/health"})
 """Paths that need no key: load balancers and `ruvrun status` ask there, and nothing of a request is in it."""

@@ -1,0 +1,50 @@
+"""Bodies that come in, within bounds; JSON and events that go out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Send
+
+from ruvrun.openai import ApiError
+
+MAX_BODY = 4 * 2**20
+BODY_SECONDS = 60.0
+EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+to_json = msgspec.json.Encoder().encode
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    """A body as JSON."""
+    return Response(to_json(body), status, media_type="application/json")
+
+
+async def send_events(send: Send, events: Sequence[bytes]) -> None:
+    """Send events of a stream whose header was sent."""
+    body = b"".join(b"data: " + event + b"\n\n" for event in events)
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def read_body(http: HttpRequest) -> bytes:
+    """The whole body. Raises ApiError where it is too large or too slow."""
+    pieces, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in http.stream():
+                size += len(piece)
+                if size > MAX_BODY:
+                    raise ApiError(413, f"The body is larger than {MAX_BODY} bytes.", code="request_too_large")
+                pieces.append(piece)
+    except TimeoutError:
+        raise ApiError(408, f"The body did not arrive within {BODY_SECONDS:.0f} s.", code="request_timeout") from None
+    return b"".join(pieces)

@@ -1,0 +1,164 @@
+"""Who is let in, where the front listens, and how it stops."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import pytest
+
+from ruvrun.engine import Request, Token
+from ruvrun.errors import InputError, MachineError, UsageError
+from ruvrun.server import build_app, listen, load_keys, url_of
+from ruvrun.server import http as http_module
+from ruvrun.tokenizer import Tokenizer
+from tests.runtime.fronts import (
+    CONTEXT,
+    SAFETY,
+    ScriptedDriver,
+    call,
+    client_of,
+    error_of,
+    manifest_of,
+    says,
+    served,
+)
+from tests.runtime.heads import byte_level, write_head
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer(write_head(tmp_path_factory.mktemp("head"), byte_level()))
+
+
+# Keys
+
+
+def test_keys(tokenizer: Tokenizer) -> None:
+    driver = ScriptedDriver()
+    driver.script = says(tokenizer, "a")
+    keys = {"alice": "key-of-alice", "bob": "key-of-bob"}
+    with served(build_app(driver, tokenizer, manifest_of(), api_keys=keys, context=CONTEXT)) as url:
+        for key in keys.values():
+            assert client_of(url, key).completions.create(model="tiny", prompt="x").choices[0].text == "a"
+        for wrong in ("key-of-carol", "key-of-alic", "key-of-alice2"):
+            with pytest.raises(openai.AuthenticationError) as refused:
+                client_of(url, wrong).completions.create(model="tiny", prompt="x")
+            assert refused.value.code == "invalid_api_key"
+        for headers in ({}, {"authorization": "key-of-bob"}, {"authorization": "Basic key-of-bob"}):
+            for method, path in (
+                ("POST", "/v1/completions"),
+                ("GET", "/v1/models"),
+                ("GET", "/metrics"),
+                ("GET", "/x"),
+            ):
+                answer = call(url, method, path, None, headers)
+                assert error_of(answer)[0] == 401
+                assert answer[1]["www-authenticate"] == "Bearer"
+        assert call(url, "GET", "/health")[0] == 200
+    assert len(driver.submitted) == 2
+
+
+def test_key_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# clients\nalice  3f6c\n\nbob\t77aa\n")
+    assert load_keys(path) == {"alice": "3f6c", "bob": "77aa"}
+
+
+@pytest.mark.parametrize("text", ["alice", "a b c", "alice 1\nalice 2", "alice 1\nbob 1", "", "# only this", "\xff"])
+def test_wrong_key_files(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError) as refused:
+        load_keys(path)
+    assert "alice 1" not in str(refused.value)
+
+
+def test_no_key_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        load_keys(tmp_path / "keys")
+    assert refused.value.ref == "file-missing"
+
+
+# The socket
+
+
+def test_a_port_that_is_taken() -> None:
+    with listen("127.0.0.1", 0) as bound, pytest.raises(MachineError) as refused:
+        listen("127.0.0.1", bound.getsockname()[1])
+    assert (refused.value.ref, refused.value.exit_code) == ("port-taken", 7)
+
+
+@pytest.mark.parametrize(("host", "ref"), [("192.0.2.1", "host-not-here"), ("a..b", "host-unknown")])
+def test_a_host_that_is_not_ours(host: str, ref: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        listen(host, 0)
+    assert refused.value.ref == ref
+
+
+def test_urls() -> None:
+    with listen("127.0.0.1", 0) as bound:
+        assert url_of(bound) == f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_stopping_ends_what_is_under_way(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    monkeypatch.setattr(http_module, "STOP_SECONDS", 0)
+    hold, begun, driver = threading.Event(), threading.Event(), ScriptedDriver()
+
+    def script(request: Request) -> Iterable[Token]:
+        yield Token(request.id, tokenizer.encode("a")[0], None)
+        begun.set()
+        hold.wait(SAFETY)
+
+    driver.script = script
+    app = build_app(driver, tokenizer, manifest_of(), api_keys={}, context=CONTEXT)
+
+    def ask(url: str) -> str:
+        with pytest.raises(openai.APIError) as refused:
+            list(client_of(url).completions.create(model="tiny", prompt="x", stream=stream))
+        return str(refused.value)
+
+    with ThreadPoolExecutor(1) as pool:
+        with served(app) as url:
+            asking = pool.submit(ask, url)
+            assert begun.wait(SAFETY)
+        assert "The server is stopping." in asking.result(SAFETY)
+    assert driver.cancelled.get(timeout=SAFETY) == driver.submitted[0].id
+    assert not [record for record in caplog.records if record.exc_info]
+    hold.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_serve_quietly(number: signal.Signals) -> None:
+    program = (
+        "from ruvrun.server import HttpServer, listen, url_of\n"
+        "from starlette.applications import Starlette\n"
+        "bound = listen('127.0.0.1', 0)\n"
+        "print(bound.getsockname()[1], flush=True)\n"
+        "HttpServer(Starlette(), bound).run()\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout
+        port = int(child.stdout.readline())
+        # An answer shows that the loop runs, and with it the handlers of signals.
+        assert call(f"http://127.0.0.1:{port}", "GET", "/")[0] == 404
+        child.send_signal(number)
+        assert child.wait(SAFETY) == 0
+        assert child.stderr
+        assert child.stderr.read() == ""
+    finally:
+        child.kill()
+        child.communicate()
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=SAFETY):
+        pass
