@@ -144,8 +144,11 @@ def write_outputs(path: Path, arrays: dict[str, Array]) -> None:
         raise _cannot_write(path, error) from None
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
+        # Not numpy.savez: it cannot write an array that is called `file`.
+        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
+            for entry, array in arrays.items():
+                with archive.open(f"{entry}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)

@@ -1,0 +1,162 @@
+"""One request from the command line: what goes in is checked, what comes out appears whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from ruvrun import client
+from ruvrun.errors import InputError, MachineError, UnreachableError
+from ruvrun.frames import Sampling, State
+from ruvrun.manifest import Manifest, Tensor
+from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, write_outputs
+from ruvrun.tokenizer import Tokenizer
+from tests.runtime.fake_ring import fake_manifest
+from tests.runtime.heads import byte_level, write_head
+from tests.runtime.test_driver import WAIT, driving
+
+
+def graph(*inputs: tuple[str, str, list[int | str]]) -> Manifest:
+    manifest = fake_manifest(["a"], "graph")
+    tensors = [Tensor(name=name, dtype=dtype, shape=shape) for name, dtype, shape in inputs]
+    return msgspec.structs.replace(manifest, program=msgspec.structs.replace(manifest.program, inputs=tensors))
+
+
+MODEL = graph(("x", "float32", ["n", 3]), ("y", "int64", ["n"]))
+X, Y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
+
+
+def save(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def test_inputs_may_lie_in_several_files(tmp_path: Path) -> None:
+    found = read_inputs([save(tmp_path / "x.npz", x=X), save(tmp_path / "y.npz", y=Y)], MODEL)
+    assert sorted(found) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "ref"),
+    [
+        ({"x": X}, "input-missing"),
+        ({"x": X, "y": Y, "xx": X}, "input-unknown"),
+        ({"x": X.astype(np.float64), "y": Y}, "input-type"),
+        ({"x": X[:, :2], "y": Y}, "input-shape"),
+        ({"x": X[0], "y": Y}, "input-shape"),
+        ({"x": X[:2], "y": Y}, "input-shape"),
+    ],
+)
+def test_what_the_model_does_not_take_is_refused(tmp_path: Path, arrays: dict[str, Any], ref: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_inputs([save(tmp_path / "in.npz", **arrays)], MODEL)
+    assert caught.value.ref == ref
+    assert caught.value.hint
+
+
+def test_the_same_name_twice_is_refused(tmp_path: Path) -> None:
+    paths = [save(tmp_path / "1.npz", x=X, y=Y), save(tmp_path / "2.npz", x=X)]
+    with pytest.raises(InputError, match="more than one"):
+        read_inputs(paths, MODEL)
+
+
+def test_what_is_no_npz_is_refused(tmp_path: Path) -> None:
+    text, single, pickled = tmp_path / "a.npz", tmp_path / "b.npy", tmp_path / "c.npz"
+    text.write_text("hello")
+    np.save(single, X)
+    np.savez(pickled, x=np.array([{}], dtype=object))
+    cut = tmp_path / "d.npz"
+    cut.write_bytes(save(tmp_path / "whole.npz", x=X).read_bytes()[:100])
+    for path in (text, single, pickled, cut):
+        with pytest.raises(InputError):
+            read_inputs([path], MODEL)
+    with pytest.raises(InputError) as caught:
+        read_inputs([tmp_path / "none.npz"], MODEL)
+    assert caught.value.ref == "file-missing"
+
+
+def test_outputs_appear_whole_and_leave_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "out.npz"
+    path.write_bytes(b"old")
+    write_outputs(path, {"/model/x": X, "file": Y})
+    with np.load(path) as found:
+        assert found["file"].dtype == np.int64
+        assert sorted(found.files) == ["/model/x", "file"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.npz"]
+
+
+def test_outputs_that_cannot_be_written_are_the_machines_refusal(tmp_path: Path) -> None:
+    with pytest.raises(MachineError):
+        write_outputs(tmp_path / "none" / "out.npz", {"x": X})
+    (tmp_path / "dir").mkdir()
+    with pytest.raises(MachineError):
+        write_outputs(tmp_path / "dir", {"x": X})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["dir"]
+
+
+GREEDY = Sampling(0.0, 1.0, 0)
+
+
+def test_a_prompt_is_answered_piece_by_piece(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(write_head(tmp_path, byte_level()))
+    manifest = fake_manifest(["a", "b"])
+    pieces: list[str] = []
+    with driving() as (driver, ring):
+        ring.ready()
+        assert driver.wait_ready(WAIT)
+        # The fake model has 61 tokens, so only bytes up to 57 of the alphabet can stand in a prompt.
+        found = ask(driver, manifest, tokenizer, Prompt("!#%", False, 12, GREEDY), pieces.append)
+    assert found["prompt_tokens"] == 3
+    assert found["completion_tokens"] == len(found["tokens"])
+    assert found["finish_reason"] == ("stop" if found["tokens"][-1] == 2 else "length")
+    assert "".join(pieces) == found["text"] == tokenizer.decode(found["tokens"])
+
+
+def test_a_lost_stage_ends_the_answer(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(write_head(tmp_path, byte_level()))
+    with driving() as (driver, ring):
+        ring.ready()
+        assert driver.wait_ready(WAIT)
+        ring.hold = True
+        ring.on_step = lambda: ring.inject(State("b", "lost", "gone"))
+        with pytest.raises(UnreachableError, match="gone"):
+            ask(driver, fake_manifest(["a", "b"]), tokenizer, Prompt("!", False, 3, GREEDY), print)
+
+
+def chunks(*texts: str) -> Sequence[dict[str, Any]]:
+    said = [{"choices": [{"delta": {"content": text}, "finish_reason": None}]} for text in texts]
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    return [*said, end, {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}]
+
+
+def test_over_http_it_is_a_fold_over_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def complete(url: str, path: str, body: dict[str, Any], key: str | None) -> Sequence[dict[str, Any]]:
+        asked.append({"url": url, "path": path, "key": key, **body})
+        return chunks("Pa", "ris")
+
+    monkeypatch.setattr(client, "models", lambda *_: ["model"])
+    monkeypatch.setattr(client, "complete", complete)
+    pieces: list[str] = []
+    found = ask_over_http("http://h:1", Prompt("Capital?", True, 9, GREEDY), "secret", pieces.append)
+    assert pieces == ["Pa", "ris"]
+    assert json.loads(json.dumps(found)) == {
+        "text": "Paris", "tokens": None, "prompt_tokens": 3, "completion_tokens": 2, "finish_reason": "stop",
+    }  # fmt: skip
+    assert asked[0]["path"] == "/v1/chat/completions"
+    assert asked[0]["key"] == "secret"
+    assert asked[0]["model"] == "model"
+
+
+def test_an_answer_that_stops_early_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "models", lambda *_: ["model"])
+    monkeypatch.setattr(client, "complete", lambda *_: chunks("Pa")[:1])
+    with pytest.raises(UnreachableError):
+        ask_over_http("http://h:1", Prompt("Capital?", True, 9, GREEDY), None, print)
