@@ -18,8 +18,10 @@ from ruvrun.server import wire as wire_module
 from ruvrun.tokenizer import Tokenizer
 from tests.runtime.fronts import (
     CONTEXT,
+    EOS,
     HELLO,
     SAFETY,
+    Answering,
     ScriptedDriver,
     call,
     client_of,
