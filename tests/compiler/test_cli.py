@@ -264,6 +264,13 @@ def test_every_command_has_help_with_an_example_and_a_version(command: str, caps
     assert __version__ in capsys.readouterr().out
 
 
+def test_no_command_is_answered_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Usage: ruvcompile")
+
+
 def test_help_and_wrong_flags_need_no_compiler() -> None:
     program = (
         "import sys; from ruvcompile.cli import run; code = run(['build', '--target', 'hots', 'x']);"
