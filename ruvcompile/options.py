@@ -79,66 +79,82 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
         UsageError: flags that contradict each other, unknown names, options this version does not have.
         InputError: the configuration, the fleet file or a file that was named is missing or wrong.
     """
-    given = {key: value for key, value in flags.items() if value is not False and value not in (None, (), "")}
-    path = directory / FILE
-    configured = _read_file(path) if path.is_file() else {}
-    if "fleet" in given:
-        configured = {key: value for key, value in configured.items() if key not in ("target", "nodes")}
-    elif "target" in given or "nodes" in given:
-        configured = {key: value for key, value in configured.items() if key != "fleet"}
-    asked = {**configured, **given}
-    problems: list[RuvError] = [not_in_this_version(f"--{key.replace('_', '-')}") for key in LATER if asked.get(key)]
+    asked = _merge(flags, directory / FILE)
+    problems: list[RuvError] = [not_in_this_version(_flag(key)) for key in LATER if asked.get(key)]
     fleet, defaults = _fleet(asked, problems)
     chosen: dict[str, Any] = {}
     for key in ("quant", "objective", "prompt_tokens", "output"):
         chosen[key] = asked.get(key, DEFAULTS[key])
         if key not in asked:
             defaults.append((key.replace("_", "-"), str(DEFAULTS[key])))
-    model = str(asked.get("model", ""))
-    if not model:
-        problems.append(
-            UsageError("model-missing", "no model was named", hint=f"ruvcompile build MODEL ..., or model = in {FILE}")
-        )
-    elif not Path(model).exists():
-        problems.append(InputError("file-missing", f"no model at {model}", hint=_model_hint(model)))
-    _check_choice("quant", chosen["quant"], QUANTS, problems)
-    _check_choice("kv_type", asked.get("kv_type"), KV_TYPES, problems)
-    _check_choice("objective", chosen["objective"], OBJECTIVES, problems)
-    for key in ("stages", "replicas", "context", "streams", "prompt_tokens"):
-        value = asked.get(key, 1)
-        if type(value) is not int or value < 1:
-            problems.append(
-                UsageError(f"{key}-invalid", f"{_flag(key)} {value} is not 1 or more", hint="give a number")
-            )
-    files = [Path(entry) for entry in _list(asked.get("costs", ()))]
-    inputs = Path(asked["inputs"]) if "inputs" in asked else None
-    for file in [*files, *([inputs] if inputs else [])]:
-        if not file.is_file():
-            problems.append(InputError("file-missing", f"no file {file}", hint="check the path"))
+    asked |= chosen
+    problems += _check(asked)
     shapes = _shapes(asked.get("shape", ()), problems)
     raise_all(problems)
     assert fleet is not None, "every way to get here without one is a problem"
     return Options(
-        model=Path(model),
+        model=Path(str(asked["model"])),
         fleet=fleet,
         stages=asked.get("stages"),
         replicas=asked.get("replicas"),
         cut=tuple(_list(asked.get("cut", ()))),
-        quant=chosen["quant"],
+        quant=asked["quant"],
         kv_type=asked.get("kv_type"),
         context=asked.get("context"),
         streams=asked.get("streams"),
-        prompt_tokens=chosen["prompt_tokens"],
-        objective=chosen["objective"],
-        inputs=inputs,
+        prompt_tokens=asked["prompt_tokens"],
+        objective=asked["objective"],
+        inputs=Path(asked["inputs"]) if "inputs" in asked else None,
         shapes=shapes,
-        costs=tuple(files),
+        costs=tuple(Path(entry) for entry in _list(asked.get("costs", ()))),
         name=asked.get("name"),
         new_keys=bool(asked.get("new_keys")),
-        output=Path(chosen["output"]),
+        output=Path(asked["output"]),
         targets_dir=Path(asked["targets_dir"]) if "targets_dir" in asked else None,
         defaults=tuple(defaults),
     )
+
+
+def _merge(flags: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Flags over the file at ``path``. A fleet and a target exclude each other, so a flag sets the file's aside."""
+    given = {key: value for key, value in flags.items() if value is not False and value not in (None, (), "")}
+    configured = _read_file(path) if path.is_file() else {}
+    aside: tuple[str, ...] = ()
+    if "fleet" in given:
+        aside = ("target", "nodes")
+    elif "target" in given or "nodes" in given:
+        aside = ("fleet",)
+    return {key: value for key, value in configured.items() if key not in aside} | given
+
+
+def _check(asked: Mapping[str, Any]) -> list[RuvError]:
+    """Everything that is wrong with names, numbers and files, before any of them is used."""
+    problems: list[RuvError] = []
+    model = str(asked.get("model", ""))
+    if not model:
+        hint = f"ruvcompile build MODEL ..., or model = in {FILE}"
+        problems.append(UsageError("model-missing", "no model was named", hint=hint))
+    elif not Path(model).exists():
+        problems.append(InputError("file-missing", f"no model at {model}", hint=_model_hint(model)))
+    for key, known in (("quant", QUANTS), ("kv_type", KV_TYPES), ("objective", OBJECTIVES)):
+        value = asked.get(key, known[0])
+        if value not in known:
+            hint = did_you_mean(str(value), known)
+            problems.append(
+                UsageError(f"{key.replace('_', '-')}-unknown", f"unknown {_flag(key)} {value!r}", hint=hint)
+            )
+    for key in ("stages", "replicas", "context", "streams", "prompt_tokens"):
+        value = asked.get(key, 1)
+        if type(value) is not int or value < 1:
+            problems.append(
+                UsageError(
+                    f"{key.replace('_', '-')}-invalid", f"{_flag(key)} {value} is not 1 or more", hint="give a number"
+                )
+            )
+    for file in [*_list(asked.get("costs", ())), *([asked["inputs"]] if "inputs" in asked else [])]:
+        if not Path(file).is_file():
+            problems.append(InputError("file-missing", f"no file {file}", hint="check the path"))
+    return problems
 
 
 NAMES = (
@@ -200,12 +216,6 @@ def _shapes(given: Any, problems: list[RuvError]) -> dict[str, tuple[int, ...]]:
                 )
             )
     return shapes
-
-
-def _check_choice(key: str, value: str | None, known: tuple[str, ...], problems: list[RuvError]) -> None:
-    if value is not None and value not in known:
-        hint = did_you_mean(value, known)
-        problems.append(UsageError(f"{key.replace('_', '-')}-unknown", f"unknown {_flag(key)} {value!r}", hint=hint))
 
 
 def _model_hint(name: str) -> str:
