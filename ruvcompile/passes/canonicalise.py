@@ -32,17 +32,28 @@ import onnx_ir as ir
 from ruvcompile.passes.extract import functions_of
 from ruvcompile.passes.scope import all_nodes, reads
 from ruvcompile.program import Program
+from ruvrun.errors import InputError
 
 _CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
 
 def canonicalise(program: Program) -> Program:
-    """``program`` with its graph in canonical form; the given one is not changed, tensors are shared."""
+    """``program`` with its graph in canonical form; the given one is not changed, tensors are shared.
+
+    Raises:
+        InputError: no node is left, since every output is an input.
+    """
     model = program.model.clone()
     _normalise_imports(model)  # 1
     _defaults_to_weights(model)  # 2
     _constants_to_weights(model.graph)  # 3
     _remove_dead(model)  # 4
+    if not len(model.graph) and not any(value.is_initializer() for value in model.graph.outputs):
+        raise InputError(
+            "model-computes-nothing",
+            f"{program.source.path} only hands its inputs through",
+            hint="check that it is the right file: there is nothing to divide among nodes",
+        )
     _outputs_apart_from_weights(model.graph)  # 5
     _outputs_once(model.graph)  # 6
     _name_nodes(model.graph)  # 7
@@ -88,7 +99,7 @@ def _constant(node: ir.Node) -> ir.TensorProtocol | None:
     for name, attribute in node.attributes.items():
         if name == "value":
             # A tensor of its own, for it is about to get another name, and the source model shares this one.
-            return _renamed(attribute.as_tensor())
+            return _renamed(attribute.as_tensor(), node.outputs[0].name or "")
         if name in _CONSTANTS:
             return ir.tensor(np.array(attribute.value, dtype=_CONSTANTS[name]))
         if name in ("value_string", "value_strings"):
@@ -98,20 +109,22 @@ def _constant(node: ir.Node) -> ir.TensorProtocol | None:
     return None
 
 
-def _renamed(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def _renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """The same tensor under another name, as lazy as before."""
+    shape = ir.Shape(tensor.shape.numpy())
     if isinstance(tensor, ir.ExternalTensor):
         return ir.ExternalTensor(
             tensor.location,
             tensor.offset,
             tensor.length,
             tensor.dtype,
-            shape=ir.Shape(tensor.shape.numpy()),
-            name=tensor.name or "",
+            shape=shape,
+            name=name,
             base_dir=tensor.base_dir,
         )
     if tensor.dtype == ir.DataType.STRING:
-        return ir.StringTensor(tensor.numpy(), shape=ir.Shape(tensor.shape.numpy()))
-    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
+        return ir.StringTensor(tensor.numpy(), shape=shape, name=name)
+    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=shape, name=name)
 
 
 def _remove_dead(model: ir.Model) -> None:
@@ -137,23 +150,23 @@ def _remove_dead(model: ir.Model) -> None:
 
 def _outputs_apart_from_weights(graph: ir.Graph) -> None:
     taken = {value.name for node in all_nodes(graph) for value in node.outputs} | set(graph.initializers)
-    for index, output in enumerate(graph.outputs):
-        if not output.is_initializer():
+    for output in dict.fromkeys(graph.outputs):
+        tensor = output.const_value
+        if not output.is_initializer() or tensor is None:
             continue
-        name = output.name
-        assert name is not None
-        inner = _free(f"{name}/weight", taken)
-        weight = ir.Value(name=inner, type=output.type, shape=output.shape, const_value=output.const_value)
-        output.replace_all_uses_with(weight)
+        name = output.name or ""
+        held = _renamed(tensor, _free(f"{name}/weight", taken))
+        weight = ir.Value(name=held.name, type=output.type, shape=output.shape, const_value=held)
+        places = [index for index, each in enumerate(graph.outputs) if each is output]
+        output.replace_all_uses_with(weight, replace_graph_outputs=True)
         del graph.initializers[name]
         graph.register_initializer(weight)
         node = ir.node("Identity", [weight], name=f"Identity/{name}", num_outputs=1)
         made = node.outputs[0]
         made.name, made.type, made.shape = name, output.type, output.shape
         graph.append(node)
-        for other, each in enumerate(graph.outputs):
-            if each is output and other >= index:
-                graph.outputs[other] = made
+        for index in places:
+            graph.outputs[index] = made
 
 
 def _outputs_once(graph: ir.Graph) -> None:

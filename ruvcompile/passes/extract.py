@@ -129,7 +129,7 @@ def _check_closed(
 def _give_types(model: ir.Model, piece: ir.Graph, given: Mapping[str, Type], values: Mapping[str, ir.Value]) -> None:
     ports = (*piece.inputs, *piece.outputs)
     known = {value: type_of(value) for value in ports}
-    inferred = infer(model) if None in known.values() else {}
+    inferred = infer(model).types if None in known.values() else {}
     seen = observed(model, given)
     for value, kind in known.items():
         assert value.name is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 
 from ruvcompile.passes.units import Unit, refusals
@@ -32,7 +33,9 @@ def group(units: Sequence[Unit], key: Callable[[str], str]) -> tuple[Unit, ...]:
         parts.sort(key=lambda unit: place[id(unit)])
     readers = _readers(groups)
     ordered = _sorted(groups, [place[id(parts[0])] for parts in groups])
-    return tuple(_join(groups[index], index, readers) for index in ordered)
+    relays = tuple(name for unit in units for name in unit.relays)
+    joined = [replace(_join(groups[index], index, readers), relays=()) for index in ordered]
+    return (*joined[:-1], replace(joined[-1], relays=relays))
 
 
 def _readers(groups: Sequence[Sequence[Unit]]) -> dict[str, set[int]]:
@@ -91,6 +94,5 @@ def _join(parts: Sequence[Unit], index: int, readers: Mapping[str, set[int]]) ->
         outputs=outputs,
         weights=tuple(dict.fromkeys(name for part in parts for name in part.weights)),
         results=results,
-        relays=tuple(name for part in parts for name in part.relays),
         refused=refusals(parts),
     )

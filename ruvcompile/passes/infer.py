@@ -26,11 +26,18 @@ class Type(NamedTuple):
     shape: tuple[Dim, ...]
 
 
-def infer(model: ir.Model) -> dict[str, Type]:
-    """The types of all top-level tensors of ``model`` that are known or can be inferred, by value name.
+class Inferred(NamedTuple):
+    """What inference found, by value name: the types of tensors, and what the values are that are no tensors."""
 
-    A value is left out where its element type or its rank stays unknown (after an operator of another domain,
-    a Reshape to a computed shape of unknown length), or where it is not a tensor.
+    types: dict[str, Type]
+    others: dict[str, str]
+
+
+def infer(model: ir.Model) -> Inferred:
+    """The types of all top-level values of ``model`` that are known or can be inferred.
+
+    A tensor is left out where its element type or its rank stays unknown (after an operator of another domain,
+    a Reshape to a computed shape of unknown length).
     """
     copy = model.clone()
     graph = copy.graph
@@ -48,15 +55,17 @@ def infer(model: ir.Model) -> dict[str, Type]:
         )
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         proto = ir.to_proto(copy)
-    types = declared(model)
-    for info in (*proto.graph.value_info, *proto.graph.output):
-        if info.name not in types and info.type.HasField("tensor_type"):
-            tensor_type = info.type.tensor_type
-            if tensor_type.elem_type and tensor_type.HasField("shape"):
-                types[info.name] = Type(
-                    ir.DataType(tensor_type.elem_type), tuple(_dim(dim) for dim in tensor_type.shape.dim)
-                )
-    return types
+    found = Inferred(declared(model), {})
+    for info in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type":
+            if kind is not None:
+                found.others[info.name] = kind.removesuffix("_type").replace("_", " ")
+            continue
+        tensor = info.type.tensor_type
+        if info.name not in found.types and tensor.elem_type and tensor.HasField("shape"):
+            found.types[info.name] = Type(ir.DataType(tensor.elem_type), tuple(_dim(dim) for dim in tensor.shape.dim))
+    return found
 
 
 def declared(model: ir.Model) -> dict[str, Type]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ruvcompile.passes.infer import Type, infer
+from ruvcompile.passes.infer import Inferred, Type, infer
 from ruvcompile.passes.scope import is_weight, reads
 
 CARRIED = frozenset(
@@ -60,7 +60,8 @@ def units(model: ir.Model, types: Mapping[str, Type] | None = None) -> tuple[Uni
             domain is refused at every cut.
     """
     graph = model.graph
-    known = {**(types or {}), **infer(model)}
+    inferred = infer(model)
+    known = Inferred({**(types or {}), **inferred.types}, inferred.others)
     finals = set(graph.outputs)
     relays = tuple(value.name for value in graph.outputs if value.is_graph_input() and value.name)
     found: list[Unit] = []
@@ -90,11 +91,11 @@ def refusals(units: Sequence[Unit]) -> dict[str, str]:
     return {name: why for unit in units for name, why in unit.refused.items()}
 
 
-def _refusal(value: ir.Value, known: Mapping[str, Type]) -> str:
+def _refusal(value: ir.Value, known: Inferred) -> str:
     """Why ``value`` must not cross a cut; empty when it may."""
-    if value.type is not None and not isinstance(value.type, ir.TensorType):
-        return f"is no tensor but a {type(value.type).__name__.removesuffix('Type').lower()}"
-    kind = known.get(_name(value))
+    if other := known.others.get(_name(value)):
+        return f"is no tensor but of kind {other}"
+    kind = known.types.get(_name(value))
     if kind is None:
         return "is of a type that is not known without running the graph"
     if kind.dtype not in CARRIED:
