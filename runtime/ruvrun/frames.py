@@ -1,11 +1,52 @@
 """What travels on a link, as nouns; and bytes to messages and back.
 
-PLACEHOLDER ESSAY: written by the owner of this file.
+A frame is a list of parts, because that is what a ZeroMQ socket sends without gluing anything together::
+
+    part 0    msgpack of [message, [[name, dtype, shape], ...]]
+    part 1..  the raw bytes of each tensor, in that order, little-endian, without padding
+
+**Messages** are arrays whose first item is the kind (``step``, ``sampled``, ...), so a step of one sequence is some
+twenty bytes. The decoder is generated from the types below: what it returns has the right kinds of values in the
+right places, and anything else is a ``FrameError``. A struct may grow by fields with defaults at its end: an older
+reader skips them, an older writer leaves them out. Anything more than that is a new ``PROTOCOL``.
+
+**Tensors** are never serialised. ``encode`` hands out views of the arrays, ``decode`` makes arrays that are views of
+the parts; both cost a few microseconds whatever the size. Element types are those of a short list, spelt with their
+byte order (``<f4``); a name outside the list is refused, so nothing a peer writes ever becomes an object.
+
+**Trust.** Whoever sends has shown a key of the fleet, but a wrong build, a bug or a flipped bit must end in an error.
+A header's claim is held against the part that is there and never against hope: an array is a view or it is refused,
+so that a claim of a petabyte allocates nothing.
+
+No I/O happens here, and no state is kept; which message may come when is ``session.py``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
 import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ruvrun.errors import IntegrityError
+
+Array = npt.NDArray[Any]
+Buffer = bytes | bytearray | memoryview
+
+LARGEST_HEADER = 1 << 20
+_MOST_AXES = 16
+
+
+class FrameError(IntegrityError):
+    """What came is not a frame, or what shall go cannot be one."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__("frame-wrong", what, hint="all nodes must run the same build and version")
+
+    def __reduce__(self) -> Any:
+        return FrameError, (self.message,)
 
 
 class SeqStep(msgspec.Struct, frozen=True, array_like=True):
@@ -135,3 +176,97 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, tag="counters"):
 
 Ring = Open | Close | Step | Run
 Message = Ring | Sampled | Hello | Welcome | Refused | State | Failed | Ask | Counters
+
+
+_CODES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
+_DTYPES = {code: np.dtype(code) for code in _CODES}
+_Axis = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Header(msgspec.Struct, frozen=True, array_like=True):
+    message: Message
+    tensors: tuple[tuple[str, str, tuple[_Axis, ...]], ...] = ()
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Header)
+NO_TENSORS: Mapping[str, Array] = {}
+
+
+def encode(message: Message, tensors: Mapping[str, Array] = NO_TENSORS) -> list[Buffer]:
+    """The parts of a frame: a header, and the bytes of each tensor as a view of the array.
+
+    The arrays must not change until the parts are sent. Only an array that is not contiguous, or not
+    little-endian, is copied.
+
+    Raises:
+        FrameError: an array of a type that does not travel (strings, objects).
+    """
+    if not tensors:
+        return [_encoder.encode((message, ()))]
+    described = []
+    parts: list[Buffer] = [b""]
+    for name, array in tensors.items():
+        dtype = array.dtype.str
+        if dtype not in _DTYPES or not array.flags.c_contiguous:
+            array = _plain(name, array)
+            dtype = array.dtype.str
+        described.append((name, dtype, array.shape))
+        parts.append(array.data)
+    parts[0] = _encoder.encode((message, described))
+    return parts
+
+
+def decode(parts: Sequence[Buffer]) -> tuple[Message, dict[str, Array]]:
+    """The message of a frame, and its tensors by name, as views of ``parts``.
+
+    Raises:
+        FrameError: the parts are not what ``encode`` makes.
+    """
+    if not parts:
+        raise FrameError("a frame without a header")
+    if len(parts[0]) > LARGEST_HEADER:
+        raise FrameError(f"a header of {len(parts[0])} bytes")
+    try:
+        header = _decoder.decode(parts[0])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"a header that cannot be read: {error}") from None
+    if len(parts) - 1 != len(header.tensors):
+        raise FrameError(f"{len(parts) - 1} tensors came where the header tells of {len(header.tensors)}")
+    tensors: dict[str, Array] = {}
+    for (name, code, shape), part in zip(header.tensors, parts[1:], strict=True):
+        tensors[name] = _view(name, code, shape, part)
+    if len(tensors) != len(header.tensors):
+        raise FrameError("two tensors of one name")
+    return header.message, tensors
+
+
+def size(parts: Sequence[Buffer]) -> int:
+    """Bytes of all parts."""
+    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
+
+
+def _view(name: str, code: str, shape: tuple[int, ...], part: Buffer) -> Array:
+    dtype = _DTYPES.get(code)
+    if dtype is None or len(shape) > _MOST_AXES:
+        raise FrameError(f"tensor {name} of type {code!r} with {len(shape)} axes")
+    try:
+        array: Array = np.ndarray(shape, dtype, part)  # refuses a part that is too short, and allocates nothing
+    except (ValueError, TypeError, OverflowError):
+        array = _NOTHING
+    there = part.nbytes if isinstance(part, memoryview) else len(part)
+    if array.nbytes != there or array is _NOTHING:
+        raise FrameError(f"tensor {name} is said to be {code} {list(shape)}, but {there} bytes came")
+    # A part may begin anywhere in a receive buffer; kernels want an element on a multiple of its size.
+    return array if array.flags.aligned else array.copy()
+
+
+def _plain(name: str, array: Array) -> Array:
+    """The same values, contiguous and little-endian."""
+    plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
+    if plain.dtype.str not in _DTYPES:
+        raise FrameError(f"tensor {name} is of type {array.dtype}, which does not travel")
+    return plain
+
+
+_NOTHING: Array = np.empty(0, np.uint8)
