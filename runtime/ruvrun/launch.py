@@ -27,6 +27,9 @@ from ruvrun.supervise import Process, Supervisor, end_with_parent
 
 Say = Callable[[str], None]
 
+# How long a stage that died may take to be found dead, and the others to be ended, before we speak of it.
+_LAST_WORDS = 2.0
+
 
 @dataclass(frozen=True)
 class Http:
@@ -83,11 +86,11 @@ def require_fit(placement: Placement, settings: Settings) -> None:
 
 def run_stage(placement: Placement, settings: Settings, threads: int, say: Say) -> None:
     """What a stage's process does, until SIGTERM."""
-    from ruvrun.stage import serve  # a head process must not load what only stages need
-
     (name, directory), *_ = placement.bundles.items()
     end_with_parent()
     machine.pin(cpus_of(placement, settings, name))
+    from ruvrun.stage import serve  # a head process must not load what only stages need
+
     serve(
         directory,
         placement.manifest,
@@ -157,27 +160,36 @@ def hosted(placement: Placement, settings: Settings, say: Say) -> Iterator[Drive
             supervisor.run()
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for us
             failed.append(error)
-            driver.stop()
 
-    driver = open_driver(placement.manifest, placement.endpoints, placement.head_bundle, settings.space)
+    # Cores are a thread's own and passed on: the children come from a thread that is not kept on the head's, the
+    # driver and its links from one that is.
     keeper = threading.Thread(target=keep, name="supervisor")
-    driver.start()
     keeper.start()
     try:
-        while not driver.wait_ready(1.0):
-            pass
-        if failed:
-            raise failed[0]
         machine.pin(cpus_of(placement, settings, placement.manifest.head.node))
-        yield driver
+        with _driving(placement, settings) as driver:
+            while not driver.wait_ready(0.2):
+                if failed:
+                    raise failed[0]
+            yield driver
     except UnreachableError:
+        keeper.join(_LAST_WORDS)
         if failed:  # a stage's own words say more than that it was lost
             raise failed[0] from None
         raise
     finally:
-        driver.stop()
         supervisor.stop()
         keeper.join()
+
+
+@contextlib.contextmanager
+def _driving(placement: Placement, settings: Settings) -> Iterator[Driver]:
+    driver = open_driver(placement.manifest, placement.endpoints, placement.head_bundle, settings.space)
+    driver.start()
+    try:
+        yield driver
+    finally:
+        driver.stop()
 
 
 def await_ready(driver: Driver, say: Say) -> None:
