@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from ruvrun import frames
 from ruvrun.engine import Request
@@ -28,3 +31,66 @@ def requests(draw: st.DrawFn, number: int, *, context: int, vocab: int) -> Reque
         draw(samplings()),
         draw(st.frozensets(st.integers(0, vocab - 1), max_size=4)),
     )
+
+
+@st.composite
+def small_graphs(draw: st.DrawFn) -> onnx.ModelProto:
+    """Valid graphs of up to nine nodes on [2, 3] floats: branches, shared weights, an If that captures, dead ends.
+
+    Weights hold any of the few values; a graph input may be a graph output, and so may an initialiser.
+    """
+    shape = [2, 3]
+    inputs = [f"x{number}" for number in range(draw(st.integers(1, 2)))]
+    weights = {f"w{number}": draw(st.integers(-2, 2)) * np.ones(shape, np.float32) / 2 for number in range(2)}
+    weights["square"] = np.eye(3, dtype=np.float32)[::-1] * np.float32(0.5)
+    values = [*inputs, "w0", "w1"]
+    nodes = []
+    for number in range(draw(st.integers(2, 9))):
+        kind = draw(st.sampled_from(["Add", "Mul", "Sub", "Relu", "Tanh", "MatMul", "Constant", "If", "Split"]))
+        first, second = draw(st.sampled_from(values)), draw(st.sampled_from(values))
+        out = f"v{number}"
+        name = draw(st.sampled_from([f"n{number}", "same", ""]))
+        if kind in ("Add", "Mul", "Sub"):
+            nodes.append(helper.make_node(kind, [first, second], [out], name=name))
+        elif kind in ("Relu", "Tanh"):
+            nodes.append(helper.make_node(kind, [first], [out], name=name))
+        elif kind == "MatMul":
+            nodes.append(helper.make_node(kind, [first, "square"], [out], name=name))
+        elif kind == "Constant":
+            held = numpy_helper.from_array(np.full(shape, 0.25 * number, np.float32))
+            nodes.append(helper.make_node(kind, [], [out], name=name, value=held))
+        elif kind == "Split":
+            nodes.append(helper.make_node(kind, [first], [out, f"{out}_rest"], name=name, axis=1, num_outputs=2))
+            nodes.append(helper.make_node("Concat", [out, f"{out}_rest"], [f"{out}_joined"], axis=1))
+            out = f"{out}_joined"
+        else:
+            nodes.append(_an_if(out, first, second, name))
+        values.append(out)
+    others = [each for each in values[:-1] if each != "w1"]
+    outputs = [values[-1], *draw(st.lists(st.sampled_from(others), unique=True))]
+    graph = helper.make_graph(
+        nodes,
+        "random",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in inputs]
+        + [helper.make_tensor_value_info("flag", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def _an_if(out: str, first: str, second: str, name: str) -> onnx.NodeProto:
+    """An If on ``flag`` whose branches read values of the graph around them and use the same inner names."""
+    branches = [
+        helper.make_graph(
+            [
+                helper.make_node(kind, [first, second], ["inner"], name="same"),
+                helper.make_node("Relu", ["inner"], [f"{out}_{branch}"], name="same"),
+            ],
+            branch,
+            [],
+            [helper.make_tensor_value_info(f"{out}_{branch}", TensorProto.FLOAT, [2, 3])],
+        )
+        for branch, kind in (("then", "Add"), ("else", "Mul"))
+    ]
+    return helper.make_node("If", ["flag"], [out], name=name, then_branch=branches[0], else_branch=branches[1])

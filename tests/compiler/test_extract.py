@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from onnx import TensorProto, helper
+
+from ruvcompile.passes.cuts import units
+from ruvcompile.passes.extract import extract
+from ruvcompile.whole import observe, run_whole
+from ruvrun.errors import InputError
+from tests.graphs import assert_equal, make_model, program_of, run_cut, run_original, stages, tensor, weight
+from tests.strategies import small_graphs
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
+
+
+def chain(*operators: str, shape=(2, 3)):
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i, op in enumerate(operators)]
+    return make_model(nodes, [tensor("v0", shape)], [tensor(f"v{len(operators)}", shape)])
+
+
+@settings(max_examples=25, deadline=None)
+@given(small_graphs())
+def test_the_given_model_is_never_changed_and_pieces_share_nothing_that_can_change(model) -> None:
+    program = program_of(model)
+    before = ir.to_proto(program.model).SerializeToString(deterministic=True)
+    found = units(program.model)
+    for piece in stages(program.model, found, range(1, len(found))):
+        for node in piece.graph:
+            node.name = "changed"
+        for value in (*piece.graph.inputs, *piece.graph.outputs):
+            value.shape = ir.Shape([7])
+        piece.graph.opset_imports[""] = 1
+        piece.graph.metadata_props["changed"] = "yes"
+        piece.metadata_props["changed"] = "yes"
+    assert ir.to_proto(program.model).SerializeToString(deterministic=True) == before
+
+
+def test_only_what_the_piece_reads_and_the_tensors_stay_lazy() -> None:
+    read = []
+
+    def lazy(name: str, values) -> ir.Value:
+        array = np.asarray(values, np.float32)
+
+        def fetch() -> ir.Tensor:
+            read.append(name)
+            return ir.Tensor(array, name=name)
+
+        held = ir.LazyTensor(fetch, dtype=ir.DataType.FLOAT, shape=ir.Shape(array.shape), name=name)
+        return ir.Value(name=name, type=ir.TensorType(held.dtype), shape=ir.Shape(array.shape), const_value=held)
+
+    program = program_of(
+        make_model(
+            [
+                helper.make_node("Add", ["x", "a"], ["m"], name="first"),
+                helper.make_node("Mul", ["m", "b"], ["y"], name="second"),
+            ],
+            [tensor("x", [500, 3])],
+            [tensor("y", [500, 3])],
+            [weight("a", np.ones((500, 3))), weight("b", np.ones(3))],
+        )
+    )
+    graph = program.model.graph
+    for name in ("a", "b"):
+        value = lazy(name, np.ones((500, 3) if name == "a" else 3))
+        graph.initializers[name].replace_all_uses_with(value)
+        del graph.initializers[name]
+        graph.register_initializer(value)
+    first = extract(program.model, ["first"], inputs=["x"], outputs=["m"], name="first", types={})
+    assert list(first.graph.initializers) == ["a"]
+    assert first.graph.initializers["a"].const_value is graph.initializers["a"].const_value
+    assert "a" not in read
+
+
+def function_model() -> onnx.ModelProto:
+    """``outer`` calls ``inner``; it is called only inside one branch. ``unused`` is called nowhere in the graph."""
+
+    def function(name: str, nodes) -> onnx.FunctionProto:
+        return helper.make_function(
+            "local", name, ["p"], ["q"], nodes, [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+        )
+
+    functions = [
+        function("inner", [helper.make_node("Neg", ["p"], ["q"])]),
+        function(
+            "outer", [helper.make_node("inner", ["p"], ["r"], domain="local"), helper.make_node("Abs", ["r"], ["q"])]
+        ),
+        function("front", [helper.make_node("Relu", ["p"], ["q"])]),
+        function("unused", [helper.make_node("Relu", ["p"], ["q"])]),
+    ]
+    then = helper.make_graph(
+        [helper.make_node("outer", ["a"], ["t"], domain="local")], "then", [], [tensor("t", [2, 3])]
+    )
+    other = helper.make_graph([helper.make_node("Identity", ["a"], ["e"])], "else", [], [tensor("e", [2, 3])])
+    return make_model(
+        [
+            helper.make_node("front", ["x"], ["a"], name="front", domain="local"),
+            helper.make_node("If", ["flag"], ["y"], name="if", then_branch=then, else_branch=other),
+        ],
+        [tensor("x", [2, 3]), tensor("flag", [], TensorProto.BOOL)],
+        [tensor("y", [2, 3])],
+        domains={"local": 1},
+        functions=functions,
+    )
+
+
+def test_functions_called_only_inside_a_branch_survive() -> None:
+    model = function_model()
+    program = program_of(model)
+    found = units(program.model)
+    first, second = stages(program.model, found, [1])
+    assert [key[1] for key in first.functions] == ["front"]
+    assert sorted(key[1] for key in second.functions) == ["inner", "outer"]
+    for flag in (True, False):
+        arrays = {"x": X, "flag": np.array(flag)}
+        assert_equal(run_cut(program.model, found, [1], arrays), run_original(model, arrays))
+
+
+def test_names_of_open_dimensions_and_what_the_model_says_of_itself_are_kept() -> None:
+    model = chain("Relu", "Neg", shape=("rows", "columns"))
+    model.producer_name, model.domain, model.doc_string = "maker", "example.org", "a test"
+    helper.set_model_props(model, {"author": "somebody"})
+    model.graph.metadata_props.add(key="part", value="of a graph")
+    program = program_of(model)
+    for piece in stages(program.model, units(program.model), [1]):
+        assert [str(dim) for dim in (piece.graph.inputs[0].shape or ())] == ["rows", "columns"]
+        assert [str(dim) for dim in (piece.graph.outputs[0].shape or ())] == ["rows", "columns"]
+        assert (piece.producer_name, piece.domain, piece.doc_string) == ("maker", "example.org", "a test")
+        assert piece.metadata_props == {"author": "somebody"}
+        assert piece.graph.metadata_props == {"part": "of a graph"}
+        assert dict(piece.graph.opset_imports) == {"": 18}
+        assert piece.ir_version == model.ir_version
+
+
+def test_an_unknown_cut_type_is_refused_and_a_run_supplies_it() -> None:
+    model = make_model(
+        [
+            helper.make_node("FusedMatMul", ["x", "x"], ["s"], name="fused", domain="com.microsoft", transB=1),
+            helper.make_node("Relu", ["s"], ["y"], name="relu"),
+        ],
+        [tensor("x", [2, 3])],
+        [tensor("y", [2, 2])],
+        domains={"com.microsoft": 1},
+    )
+    program = program_of(model)
+    with pytest.raises(InputError) as caught:
+        extract(program.model, ["fused"], inputs=["x"], outputs=["s"], name="first")
+    assert caught.value.ref == "cut-type-unknown"
+    assert "FusedMatMul (fused)" in caught.value.context[0]
+    types = observe(program.model, {"x": X})
+    assert types["s"] == (ir.DataType.FLOAT, (2, 2))
+    piece = extract(program.model, ["fused"], inputs=["x"], outputs=["s"], name="first", types=types)
+    assert_equal(run_whole(piece, {"x": X}), {"s": X @ X.T})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "outputs", "why"),
+    [
+        (["n1"], [], ["v2"], "n1 reads v1, which is not an input"),
+        (["n1"], ["v1"], ["v1", "v2"], "not made inside, so not an output: v1"),
+        (["n0", "n1"], ["v0", "v1"], ["v2"], "both an input and made inside: v1"),
+        (["n9"], ["v1"], ["v2"], "no node is called n9"),
+        (["n1"], ["nope"], ["v2"], "no value is called nope"),
+    ],
+)
+def test_an_open_piece_is_our_own_mistake_and_is_named(nodes, inputs, outputs, why) -> None:
+    program = program_of(chain("Relu", "Neg", "Abs"))
+    with pytest.raises(ValueError, match=why):
+        extract(program.model, nodes, inputs=inputs, outputs=outputs, name="open")
+
+
+def test_an_open_capture_is_named_too() -> None:
+    program = program_of(function_model())
+    with pytest.raises(ValueError, match="if reads a, which is not an input"):
+        extract(program.model, ["if"], inputs=["flag"], outputs=["y"], name="open")
+
+
+def test_a_weight_used_only_inside_a_body_comes_along_and_no_other() -> None:
+    then = helper.make_graph([helper.make_node("Add", ["a", "inside"], ["t"])], "then", [], [tensor("t", [2, 3])])
+    other = helper.make_graph([helper.make_node("Identity", ["a"], ["e"])], "else", [], [tensor("e", [2, 3])])
+    model = make_model(
+        [
+            helper.make_node("Add", ["x", "before"], ["a"], name="first"),
+            helper.make_node("If", ["flag"], ["y"], name="if", then_branch=then, else_branch=other),
+        ],
+        [tensor("x", [2, 3]), tensor("flag", [], TensorProto.BOOL)],
+        [tensor("y", [2, 3])],
+        [weight("before", [1, 2, 3]), weight("inside", [4, 5, 6])],
+    )
+    first, second = stages(program_of(model).model, units(program_of(model).model), [1])
+    assert list(first.graph.initializers) == ["before"]
+    assert list(second.graph.initializers) == ["inside"]

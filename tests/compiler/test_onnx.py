@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ruvcompile import passes
+from ruvcompile.load import load
+from ruvcompile.passes.cuts import units
+from ruvcompile.passes.extract import extract
+from ruvcompile.whole import run_whole
+from ruvrun.bundle import file_sha256
+from ruvrun.errors import InputError
+from tests.graphs import PP_OCR, SILERO_VAD, assert_equal, make_model, model_path, tensor, weight
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
+
+
+CIRCLE = [
+    helper.make_node("Relu", ["b"], ["a"]),
+    helper.make_node("Add", ["a", "x"], ["b"]),
+    helper.make_node("Relu", ["b"], ["y"]),
+]
+
+
+def small() -> onnx.ModelProto:
+    return make_model(
+        [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        [tensor("x", [2, 3])],
+        [tensor("y", [2, 3])],
+        [weight("w", [1, 2, 3])],
+    )
+
+
+def save(model: onnx.ModelProto, path: Path) -> str:
+    path.write_bytes(model.SerializeToString())
+    return str(path)
+
+
+def with_external(path: Path) -> str:
+    model = small()
+    model.graph.initializer[0].CopyFrom(weight("w", np.ones((2, 3))))
+    onnx.save_model(model, str(path), save_as_external_data=True, location="w.bin", size_threshold=0)
+    return str(path)
+
+
+def refused(path_text: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        load(path_text)
+    assert caught.value.exit_code == 3
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_file_is_read_under_its_own_name(tmp_path) -> None:
+    path = tmp_path / "net.v2.onnx"
+    program = load(save(small(), path))
+    assert program.name == "net.v2"
+    assert program.source.path == str(path)
+    assert program.source.sha256 == file_sha256(path)
+    assert program.decoder is None
+    assert_equal(run_whole(program.model, {"x": X}), {"y": np.maximum(X + np.float32([1, 2, 3]), 0)})
+
+
+def test_content_counts_and_the_name_does_not(tmp_path) -> None:
+    assert len(load(save(small(), tmp_path / "net.json")).model.graph) == 2
+
+
+@pytest.mark.parametrize("name", ["missing.onnx", "missing.gguf", "no/such/file.onnx"])
+def test_a_missing_file(tmp_path, name) -> None:
+    error = refused(str(tmp_path / name))
+    assert error.ref == "file-missing"
+    assert name in error.message
+
+
+@pytest.mark.parametrize("text", ["someone/some-model", "."])
+def test_hub_ids_and_directories_are_told_what_is_read(text) -> None:
+    error = refused(text)
+    assert error.ref == "model-kind-unsupported"
+    assert ".gguf" in error.hint
+    assert ".onnx" in error.hint
+
+
+@pytest.mark.parametrize("content", [b"", b"hello, this is no model\n", b"\x00" * 64, b"PK\x03\x04 a zip", b"\xff" * 9])
+def test_what_is_no_model(tmp_path, content) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    assert refused(str(path)).ref == "model-invalid"
+
+
+def test_a_file_cut_off_anywhere_is_refused(tmp_path) -> None:
+    whole = small().SerializeToString()
+    path = tmp_path / "net.onnx"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert refused(str(path)).ref == "model-invalid"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        ([helper.make_node("Relu", ["nowhere"], ["y"], name="n")], "node 'n' reads 'nowhere', which is made nowhere"),
+        ([helper.make_node("Relu", ["x"], ["other"])], "its output 'y' is made by no node"),
+        (CIRCLE, "cycle"),
+    ],
+    ids=["undefined", "output", "cycle"],
+)
+def test_an_inconsistent_graph(tmp_path, nodes, why) -> None:
+    model = make_model(nodes, [tensor("x", [2, 3])], [tensor("y", [2, 3])])
+    assert why in " ".join(refused(save(model, tmp_path / "net.onnx")).context).lower()
+
+
+def test_nodes_out_of_order_are_put_in_order(tmp_path) -> None:
+    model = small()
+    nodes = list(reversed(model.graph.node))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    program = passes.run(load(save(model, tmp_path / "net.onnx")))
+    assert [node.op_type for node in program.model.graph] == ["Add", "Relu"]
+
+
+def test_an_undefined_name_inside_a_body_is_found(tmp_path) -> None:
+    branch = helper.make_graph([helper.make_node("Neg", ["ghost"], ["b"])], "branch", [], [tensor("b", [2, 3])])
+    model = make_model(
+        [helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=branch)],
+        [tensor("flag", [], TensorProto.BOOL)],
+        [tensor("y", [2, 3])],
+    )
+    assert "ghost" in refused(save(model, tmp_path / "net.onnx")).context[0]
+
+
+def test_external_data_is_read_from_beside_the_file(tmp_path, monkeypatch) -> None:
+    with_external(tmp_path / "net.onnx")
+    monkeypatch.chdir(tmp_path)
+    program = passes.run(load("net.onnx"))
+    monkeypatch.chdir("/")
+    assert_equal(run_whole(program.model, {"x": X}), {"y": np.maximum(X + 1, 0)})
+
+
+def test_external_data_that_is_missing_short_outside_or_linked(tmp_path) -> None:
+    path = with_external(tmp_path / "net.onnx")
+    data = tmp_path / "w.bin"
+    data.write_bytes(data.read_bytes()[:-1])
+    assert refused(path).ref == "external-data-short"
+    data.unlink()
+    error = refused(path)
+    assert error.ref == "external-data-missing"
+    assert "w.bin" in error.message
+    with_external(tmp_path / "net.onnx")
+    os.link(data, tmp_path / "second.bin")
+    assert refused(path).ref == "external-data-linked"
+    model = onnx.load_model(path, load_external_data=False)
+    next(entry for entry in model.graph.initializer[0].external_data if entry.key == "location").value = "../w.bin"
+    assert refused(save(model, tmp_path / "net.onnx")).ref == "external-data-outside"
+
+
+def test_two_gigabytes_of_weights_are_not_read_to_cut(tmp_path) -> None:
+    rows = 2_100_000_000 // (4 * 1024)
+    big = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[rows, 1024], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "w.bin"), ("offset", "0"), ("length", str(rows * 4096))):
+        big.external_data.add(key=key, value=value)
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(rows * 4096)
+    model = make_model(
+        [helper.make_node("Gather", ["w", "ids"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        [tensor("ids", [2], TensorProto.INT64)],
+        [tensor("y", [2, 1024])],
+        [big],
+    )
+    path = save(model, tmp_path / "net.onnx")
+    tracemalloc.start()
+    program = passes.run(load(path))
+    found = units(program.model)
+    first = extract(program.model, found[0].nodes, inputs=["ids"], outputs=["a"], name="first")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    held = first.graph.initializers["w"].const_value
+    assert held is not None
+    assert held.raw is None, "the data was mapped"
+    assert peak < 50e6
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", [SILERO_VAD, PP_OCR])
+def test_real_models_load(name) -> None:
+    program = load(str(model_path(name)))
+    assert program.name == name.removesuffix(".onnx")
