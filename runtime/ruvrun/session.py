@@ -25,7 +25,8 @@ Once a link is open, its two roles decide what travels on it::
 
 A message that comes before Hello, or after a refusal, is ignored: it is left over from a link that is no more, or from
 a peer that does not know yet. Any other message out of place is a fault, and the fault of one of two sides: what we
-must not send is a bug here (``LocalLinkError``), what the peer must not send is an error about the peer (``RemoteLinkError``).
+must not send is a bug here (``LocalLinkError``), what the peer must not send is an error about the peer
+(``RemoteLinkError``).
 """
 
 from __future__ import annotations

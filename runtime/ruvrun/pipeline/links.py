@@ -227,7 +227,8 @@ class Links:
 
     def _down(self, event: Down, happened: list[Happened]) -> None:
         if self._outgoing[event.node].session.phase is not Phase.CLOSED:  # else: given up before, and told
-            self._over(event.node, event.why, happened, pause=RETRY)
+            pause = RETRY_REFUSED if event.refused else RETRY
+            self._over(event.node, event.why, happened, pause=pause, refused=event.refused)
 
     def _over(
         self,

@@ -42,10 +42,13 @@ class Up(msgspec.Struct, frozen=True):
 
 
 class Down(msgspec.Struct, frozen=True):
-    """Our link to ``node`` is gone, or was refused before it stood; ``why`` completes "lost: node, ..."."""
+    """Our link to ``node`` is gone; ``why`` completes "lost: node, ...". ``refused`` if it never stood, because the
+    peer does not want our key.
+    """
 
     node: str
     why: str
+    refused: bool = False
 
 
 Event = Came | Up | Down

@@ -44,7 +44,7 @@ Socket = zmq.Socket[bytes]
 
 _QUEUE = 1000
 _MOST_PEERS = 256
-_FAILED = {
+_FAILED: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not know this node's key",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the encrypted handshake failed",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the encrypted handshake failed",
@@ -129,7 +129,7 @@ class ZeroMq:
             ) from None
         self._router = router
         self._watch(router, self._from_router)
-        return int(router.last_endpoint.decode().rpartition(":")[2])
+        return int(str(router.getsockopt_string(zmq.LAST_ENDPOINT)).rpartition(":")[2])
 
     def connect(self, node: str, host: str, port: int) -> None:
         """See ``Transport.connect``. A host name is looked up beforehand, in a thread: it may take seconds."""
@@ -248,7 +248,8 @@ class ZeroMq:
         if event == zmq.EVENT_DISCONNECTED and not link.up:
             return []  # it will try again by itself
         self._drop(link.node)
-        return [Down(link.node, _FAILED.get(event, "the connection was lost"))]
+        why = _FAILED.get(event, "the connection was lost")
+        return [Down(link.node, why, event == zmq.EVENT_HANDSHAKE_FAILED_AUTH)]
 
     def _awake(self) -> list[Event]:
         with contextlib.suppress(zmq.Again):

@@ -1,0 +1,42 @@
+"""From a bundle on disk to a worker that may join: checked, loaded, and seen to compute what it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ruvrun
+from ruvrun.bundle import StageSpec, verify_bundle
+from ruvrun.errors import InputError
+from ruvrun.executors import load_decoder, load_graph
+from ruvrun.manifest import Manifest
+from ruvrun.pipeline.selfcheck import check_golden
+from ruvrun.pipeline.worker import Worker
+from ruvrun.session import too_old
+
+
+def load_worker(directory: Path, manifest: Manifest, stage: int, *, context: int, streams: int, threads: int) -> Worker:
+    """Check every byte of a bundle, load it, and repeat its golden check.
+
+    Raises:
+        IntegrityError: it is not what it says it is, or does not compute here what it should.
+        InputError: it cannot be loaded here.
+    """
+    spec = verify_bundle(directory, manifest, stage)
+    _require(spec)
+    executor = (
+        load_decoder(directory, spec, context=context, slots=streams, threads=threads)
+        if spec.kind == "decoder"
+        else load_graph(directory, spec, threads=threads)
+    )
+    check_golden(directory, spec, executor)
+    return Worker(executor, spec)
+
+
+def _require(spec: StageSpec) -> None:
+    needed = spec.requires.get("ruvrun", "")
+    if too_old(ruvrun.__version__, needed):
+        raise InputError(
+            "ruvrun-too-old",
+            f"this bundle requires ruvrun {needed}, this is {ruvrun.__version__}",
+            hint="pip install --upgrade ruvrun",
+        )

@@ -1,0 +1,55 @@
+"""The sockets of one node's process: its key, the keys of its peers, and the largest part that may come."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from ruvrun.bundle import SECRET_KEY
+from ruvrun.errors import IntegrityError
+from ruvrun.manifest import Manifest, Tensor
+from ruvrun.transport.keys import read_keys
+from ruvrun.transport.zeromq import ZeroMq
+
+_LEAST = 1 << 20
+_OPEN_SHAPE = 256 << 20  # where the manifest does not say how large a tensor gets
+
+
+def open_sockets(manifest: Manifest, node: str, bundle: Path) -> ZeroMq:
+    """The transport of ``node``, with the secret key in its ``bundle``; nothing is bound yet.
+
+    Raises:
+        InputError: the key is missing.
+        IntegrityError: it is not the key that the manifest has for this node.
+    """
+    keys = read_keys(bundle / SECRET_KEY)
+    if keys.public != manifest.node_named(node).public_key:
+        raise IntegrityError(
+            "key-not-the-nodes",
+            f"{bundle / SECRET_KEY} is not the key that the manifest has for {node}",
+            hint="copy the bundle and the manifest of one build",
+        )
+    admitted = {entry.name: entry.public_key for entry in manifest.node}
+    return ZeroMq(keys, admitted, largest=largest_part(manifest))
+
+
+def largest_part(manifest: Manifest) -> int:
+    """Bytes of the largest tensor that any link of ``manifest`` carries, and some room.
+
+    It bounds what a peer can make us allocate, so it is as small as the manifest allows.
+    """
+    tokens = max(manifest.program.context, manifest.space.context if manifest.space else 0, 1)
+    travels = [*manifest.program.inputs, *manifest.program.outputs]
+    for stage in manifest.stage:
+        travels += stage.inputs + stage.outputs
+    return max([_LEAST, *(_bytes(tensor, tokens) for tensor in travels)]) + 1024
+
+
+def _bytes(tensor: Tensor, tokens: int) -> int:
+    sizes = [tokens if axis == "tokens" else axis for axis in tensor.shape]
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(known) < len(sizes):
+        return _OPEN_SHAPE
+    return math.prod(known) * np.dtype(tensor.dtype).itemsize

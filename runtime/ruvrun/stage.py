@@ -1,0 +1,276 @@
+"""One stage's process: load the bundle, join the ring, work until told to stop.
+
+It listens before it loads, so that the head sees ``loading`` and not an absent node. Loading runs in a thread of its
+own: every byte is hashed, the back end packs its weights, and the golden check runs, while the links already answer.
+Then, for ever::
+
+    receive a message from the stage before (stage 0: from the head)
+    worker.handle
+    send the result to the stage behind (the last one: to the head)
+
+The stage is ``ready`` when it is loaded and the link to the stage behind is open. It tells the head of every change
+over the link that the head opened, and of every step that failed; it never ends because a peer did, and never waits
+for anything but the next message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import ruvrun
+from ruvrun.bundle import NODE_NAME
+from ruvrun.errors import InputError, RuvError
+from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State
+from ruvrun.manifest import Manifest
+from ruvrun.pipeline.links import Address, Links, Lost, Opened, Received, Tensors
+from ruvrun.pipeline.loading import load_worker
+from ruvrun.pipeline.ring import Endpoints
+from ruvrun.pipeline.sockets import open_sockets
+from ruvrun.pipeline.worker import Worker
+from ruvrun.session import HEAD, STAGE, Self
+from ruvrun.transport import Peer, Transport
+
+Say = Callable[[str], None]
+
+# How often a caller's stop event is looked at, and the first pause before a word about a peer that does not answer.
+_GLANCE = 0.2
+_PATIENCE = 5.0
+_LAST_WORDS = 0.5
+
+
+def serve(
+    directory: Path,
+    manifest: Manifest,
+    endpoints: Endpoints,
+    *,
+    context: int,
+    streams: int,
+    threads: int,
+    say: Say,
+    stop: threading.Event | None = None,
+) -> None:
+    """Serve the bundle in ``directory`` until ``stop`` is set, or an exception (SIGTERM's) comes through.
+
+    Args:
+        directory: the bundle.
+        manifest: the one in it.
+        endpoints: where everybody listens.
+        context: positions per sequence; the same on every stage.
+        streams: sequences at a time; the same on every stage.
+        threads: of the back end; 0 is all cores.
+        say: gets a line for every change worth a person's attention.
+        stop: ends the stage when set.
+
+    Raises:
+        IntegrityError: the bundle is not what the manifest says, or does not compute here what it should.
+        RuvError: it cannot be loaded, or the port is taken.
+    """
+    node = (directory / NODE_NAME).read_text("utf-8").strip()
+    place = manifest.place_of(node)
+    if place is None:
+        raise InputError("node-without-stage", f"{node} holds no stage of this manifest", hint="start its head only")
+    number = place[1].stage
+
+    def load() -> Worker:
+        return load_worker(directory, manifest, number, context=context, streams=streams, threads=threads)
+
+    Stage(manifest, node, endpoints, open_sockets(manifest, node, directory), load, say).run(stop)
+
+
+class Stage:
+    """The loop of one stage over any transport; ``load`` is called in a thread.
+
+    Args:
+        manifest: what is served.
+        node: which node this is.
+        endpoints: where everybody listens.
+        transport: the edge.
+        load: makes the worker, or raises.
+        say: gets a line for every change worth a person's attention.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        node: str,
+        endpoints: Endpoints,
+        transport: Transport,
+        load: Callable[[], Worker],
+        say: Say,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        place = manifest.place_of(node)
+        assert place is not None
+        nodes = [placed.node for placed in manifest.pipeline[place[0]].stages]
+        index = nodes.index(node)
+        head = manifest.head.node
+        self._node, self._index, self._stages = node, index, len(nodes)
+        self._head = f"{head} ({endpoints.head.host}:{endpoints.head.port})"
+        last = index == len(nodes) - 1
+        self._next = head if last else nodes[index + 1]
+        to = endpoints.head if last else endpoints.nodes[self._next]
+        address: Address = (to.host, to.port)
+        here = endpoints.nodes[node]
+        self._links = Links(
+            transport,
+            Self(manifest.protocol, manifest.id, node, STAGE, ruvrun.__version__),
+            listen=(here.host, here.port),
+            calls={self._next: (HEAD if last else STAGE, address)},
+            expected={HEAD: [head], STAGE: nodes[index - 1 : index] if index else []},
+            clock=clock,
+        )
+        self._load, self._say, self._clock = load, say, clock
+        self._worker: Worker | None = None
+        self._failure: BaseException | None = None
+        self._state = State(node, "loading", "")
+        self._head_link: Peer | None = None
+        self._before_link = b""
+        self._epoch = 0
+        self._unanswered_since = clock()
+        self._patience = _PATIENCE
+        self._told = ""
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Listen, load, work; returns when ``stop`` is set.
+
+        Raises:
+            RuvError: what ``load`` raised, or the port is taken.
+        """
+        grace = 0.0
+        try:
+            self._links.open()
+            threading.Thread(target=self._load_aside, name="load", daemon=True).start()
+            while stop is None or not stop.is_set():
+                for happened in self._links.poll(self._timeout(stop)):
+                    if isinstance(happened, Received):
+                        self._receive(happened)
+                    else:
+                        self._link_changed(happened)
+                if self._state.state != "ready":
+                    self._settle()
+                if self._failure is not None:
+                    raise self._failure
+        except RuvError:
+            grace = _LAST_WORDS
+            raise
+        finally:
+            self._links.close(grace)
+
+    def _load_aside(self) -> None:
+        try:
+            self._worker = self._load()
+        except BaseException as error:  # noqa: BLE001 - raised again in the stage's own thread
+            self._failure = error
+        with contextlib.suppress(Exception):  # the stage may have ended meanwhile
+            self._links.wake()
+
+    def _receive(self, received: Received) -> None:
+        message = received.message
+        if isinstance(message, Ring):
+            if received.peer.link == self._before_link:
+                self._epoch = message.epoch
+                self._work(message, received.tensors)
+        elif isinstance(message, Ask):
+            self._links.answer(received.peer, self._count(message.reset))
+
+    def _work(self, message: Ring, tensors: Tensors) -> None:
+        """One message through the worker and on; a failure is told to the head."""
+        if self._worker is None:
+            self._fail(message.step, "it is still loading")
+            return
+        try:
+            result = self._worker.handle(message, tensors)
+        except Exception as error:  # noqa: BLE001 - whatever a back end raises ends the step, not the stage
+            why = error.message if isinstance(error, RuvError) else f"{type(error).__name__}: {error}"
+            self._say(f"failed: {self._node}, step {message.step}: {why}")
+            self._fail(message.step, why)
+            return
+        if result is not None and not self._links.send(self._next, *result):
+            self._fail(message.step, f"it cannot reach {self._next}")
+
+    def _fail(self, step: int, why: str) -> None:
+        self._to_head(Failed(self._epoch, step, self._node, why))
+
+    def _to_head(self, message: Message) -> None:
+        if self._head_link is not None:
+            self._links.answer(self._head_link, message)
+
+    def _link_changed(self, happened: Opened | Lost) -> None:
+        if not happened.peer.link:
+            if isinstance(happened, Lost):
+                if happened.was_open or happened.refused:
+                    self._tell(f"{'refused' if happened.refused else 'lost'}: {self._next}, {happened.why}")
+                self._unanswered_since, self._patience = self._clock(), _PATIENCE
+            self._settle(happened.why if isinstance(happened, Lost) else "")
+            return
+        if isinstance(happened, Opened):
+            if happened.role == HEAD:
+                self._head_link = happened.peer
+                self._to_head(self._state)
+                self._joined()
+            if (happened.role == HEAD) == (self._index == 0):
+                self._before_link = happened.peer.link
+        elif happened.refused:
+            self._tell(f"refused: {happened.why}")
+        elif happened.peer.link == self._before_link:
+            # Frames may be lost with the link; whoever waits for them is told now and not by a deadline.
+            self._before_link = b""
+            self._fail(-1, f"the link from {happened.peer.node} broke: {happened.why}")
+
+    def _settle(self, why: str = "") -> None:
+        """Work out what this stage is doing, and tell the head if that is news."""
+        if self._failure is not None:
+            error = self._failure
+            state, why = "refused", error.message if isinstance(error, RuvError) else f"it failed to load: {error}"
+        elif self._worker is None:
+            state, why = "loading", ""
+        elif self._links.is_open(self._next):
+            state, why = "ready", ""
+        else:
+            state, why = "waiting", f"it cannot reach {self._next}{f': {why}' if why else ''}"
+            if self._state.state == "waiting":
+                why = self._state.why
+            self._wait_aloud()
+        if (state, why) != (self._state.state, self._state.why):
+            self._state = State(self._node, state, why)
+            self._to_head(self._state)
+            self._joined()
+
+    def _wait_aloud(self) -> None:
+        waited = self._clock() - self._unanswered_since
+        if waited >= self._patience:
+            self._say(f"waiting: {self._next}, no answer for {waited:.0f} s")
+            self._patience *= 2
+
+    def _joined(self) -> None:
+        if self._state.state == "ready" and self._head_link is not None:
+            self._tell(f"joined: {self._node}, stage {self._index} of {self._stages}, head {self._head}")
+
+    def _tell(self, line: str) -> None:
+        """Say a line, unless it was the last one that was said."""
+        if line != self._told:
+            self._told = line
+            self._say(line)
+
+    def _timeout(self, stop: threading.Event | None) -> float | None:
+        if stop is not None:
+            return _GLANCE
+        return None if self._state.state in ("ready", "loading") else 1.0
+
+    def _count(self, reset: bool) -> Counters:
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if self._worker is None:
+            return Counters(self._node, 0.0, 0.0, 0, 0, 0.0, rss)
+        meter, sent = self._worker.meter, self._links.sent_bytes
+        counters = Counters(self._node, meter.busy, meter.wait, meter.steps, sent, meter.step_ms, rss)
+        if reset:
+            meter.reset()
+            self._links.sent_bytes = 0
+        return counters
