@@ -22,7 +22,7 @@ from ruvrun.errors import UnreachableError, UsageError
 from ruvrun.manifest import Space
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
-from ruvrun.placement import Endpoints, Placement
+from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, Placement
 from ruvrun.supervise import Process, Supervisor, end_with_parent
 
 Say = Callable[[str], None]
@@ -215,11 +215,26 @@ def _argv(placement: Placement, settings: Settings, name: str, role: str, extra:
     cpus = cpus_of(placement, settings, name)
     return [
         *(sys.executable, "-P", "-m", "ruvrun", "serve", str(placement.path), "--node", name, "--role", role),
-        *("--endpoints", msgspec.json.encode(placement.endpoints).decode()),
+        *("--endpoints", msgspec.json.encode(_as_listened(placement.endpoints, name, role)).decode()),
         *("--context", str(settings.space.context), "--streams", str(settings.space.streams)),
         *(("--cpus", ",".join(map(str, cpus))) if cpus else ()),
         *extra,
     ]
+
+
+def _as_listened(endpoints: Endpoints, name: str, role: str) -> Endpoints:
+    """Where everything is, for one child: itself it listens on all of the machine's addresses.
+
+    Its own name may stand for 127.0.1.1 there (Debian's /etc/hosts), where nobody else could reach it. Who has no
+    key of the fleet gets nothing, whatever the address.
+    """
+    own = endpoints.head if role == "head" else endpoints.nodes[name]
+    if own.host == LOOPBACK:
+        return endpoints
+    everywhere = Endpoint("0.0.0.0", own.port)
+    if role == "head":
+        return Endpoints(endpoints.nodes, everywhere)
+    return Endpoints({**endpoints.nodes, name: everywhere}, endpoints.head)
 
 
 def _news(say: Say) -> Callable[[str, str, str], None]:

@@ -122,7 +122,7 @@ def complete(url: str, prompt: str = "the and of to", max_tokens: int = 24, **mo
 
 def command(name: str, *words: object) -> subprocess.CompletedProcess[str]:
     """Run a command of ours to its end."""
-    line: Sequence[str] = [sys.executable, "-m", name, *map(str, words)]
+    line: Sequence[str] = [str(Path(sys.executable).with_name(name)), *map(str, words)]
     return subprocess.run(line, capture_output=True, text=True, timeout=2 * WAIT, check=False)
 
 

@@ -168,7 +168,7 @@ def test_copied_bundles_find_each_other_in_any_order(
 ) -> None:
     bundles = copies(manifest, tmp_path)
     with serving(bundles[order[0]], "--port", "0") as first:
-        while not first.err:
+        while not first.children():
             assert first.process.poll() is None
         with serving(bundles[order[1]], "--port", "0") as second:
             head = (first, second)[order.index(0)]
