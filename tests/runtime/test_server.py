@@ -166,6 +166,27 @@ def test_a_stop_string_across_tokens_ends_the_work(
     cancelled.set()
 
 
+def test_a_text_that_has_stopped_does_not_work_on_while_another_does(
+    driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    first_is_over = threading.Event()
+
+    def script(request: Request) -> Iterable[Token]:
+        if request.prompt == tuple(tokenizer.encode("first")):
+            for token in tokenizer.encode("one."):
+                yield Token(request.id, token, None)
+        elif first_is_over.wait(SAFETY):
+            yield from says(tokenizer, "two")(request)  # type: ignore[misc]  # this script is never lost
+
+    driver.script = script
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(client.completions.create, model="tiny", prompt=["first", "second"], stop=".")
+        assert driver.cancelled.get(timeout=SAFETY) == driver.submitted[0].id
+        first_is_over.set()
+        answer = asking.result(SAFETY)
+    assert [choice.text for choice in answer.choices] == ["one", "two"]
+
+
 def test_many_at_once(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:
     together = threading.Barrier(8)
 
