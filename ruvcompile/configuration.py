@@ -6,27 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli
-
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean
-
-FORMAT = 1
+from ruvrun.manifest import read_table
 
 
 def read_configuration(path: Path, what: str) -> dict[str, Any]:
-    """The tables of a TOML file that a person wrote; ``format`` may be left out, another one is refused."""
-    try:
-        raw = tomli.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InputError("file-missing", f"no {what} at {path}", hint="check the path") from None
-    except OSError as error:
-        raise InputError("file-unreadable", f"cannot read {path}: {error.strerror}", hint="check the path") from None
-    except (UnicodeDecodeError, tomli.TOMLDecodeError) as error:
-        raise InputError(
-            "toml-invalid", f"{path} is not valid TOML", context=[str(error)], hint="correct that line"
-        ) from None
-    if raw.pop("format", FORMAT) != FORMAT:
-        raise InputError("format-unknown", f"{path} has a format this version does not read", hint="write format = 1")
+    """The tables of a TOML file that a person wrote, without its ``format``."""
+    raw = read_table(path, what)
+    raw.pop("format", None)
     return raw
 
 

@@ -95,7 +95,9 @@ def load_costs(path: Path) -> CostTable:
             raise InputError("cost-negative", f"{path}: unit {row.label} has a negative cost", hint="measure it again")
         if not 0 <= row.source < len(table.provenance):
             raise InputError(
-                "cost-source", f"{path}: unit {row.label} names provenance {row.source}, which is not there", hint="measure again"
+                "cost-source",
+                f"{path}: unit {row.label} names provenance {row.source}, which is not there",
+                hint="measure again",
             )
     return table
 

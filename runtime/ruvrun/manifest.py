@@ -14,17 +14,17 @@ The compiler writes both files through ``dump_manifest`` and ``dump_nodes``; the
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import msgspec
-import tomli
-import tomli_w
 
 from ruvrun.errors import InputError
+from ruvrun.toml import FORMAT as FORMAT
+from ruvrun.toml import dump_toml as dump_toml
+from ruvrun.toml import read_table as read_table
+from ruvrun.toml import read_toml as read_toml
 
-FORMAT = 1
 PROTOCOL = 1
 MANIFEST = "manifest.toml"
 NODES = "nodes.toml"
@@ -66,7 +66,8 @@ class Program(_Struct, frozen=True):
     """What is computed, as a whole.
 
     ``kind`` is ``decoder`` or ``graph``. ``source`` is the model file as it was named to the build;
-    ``files`` maps what the head needs (tokenizer, chat template) to its SHA-256.
+    ``files`` maps what the head needs (tokenizer, chat template) to its SHA-256. ``loss`` is the measured distance
+    from the source; ``samples`` names the inputs a graph was measured and checked with.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Program(_Struct, frozen=True):
     eos: list[int] = []
     files: dict[str, str] = {}
     loss: dict[str, float] = {}
+    samples: list[str] = []
 
 
 class Stage(_Struct, frozen=True):
@@ -217,10 +219,10 @@ class Nodes(_Struct, frozen=True):
 def identify(program: Program, stages: list[Stage], pipelines: list[Pipeline]) -> str:
     """The manifest's ``id``: SHA-256 (hex) over protocol, program, stages and pipelines.
 
-    The program's file name, its display name and its measured loss are not part of what is computed.
+    The program's file name, its display name, its measured loss and the samples are not part of what is computed.
     """
     what = msgspec.to_builtins(program)
-    for key in ("name", "source", "loss"):
+    for key in ("name", "source", "loss", "samples"):
         what.pop(key, None)
     body = [PROTOCOL, what, msgspec.to_builtins(stages), msgspec.to_builtins(pipelines)]
     return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
@@ -253,47 +255,3 @@ def load_nodes(path: Path) -> Nodes:
 def dump_nodes(nodes: Nodes) -> bytes:
     """The bytes of ``nodes.toml``."""
     return dump_toml(nodes)
-
-
-_S = TypeVar("_S")
-
-
-def read_toml(path: Path, kind: type[_S], what: str) -> _S:
-    """Read a TOML file of ours into ``kind``; every way it can be wrong is an ``InputError``."""
-    try:
-        raw = tomli.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InputError("file-missing", f"no {what} at {path}", hint="check the path") from None
-    except OSError as error:
-        raise InputError(
-            "file-unreadable", f"cannot read {path}: {error.strerror}", hint="check its permissions"
-        ) from None
-    except (UnicodeDecodeError, tomli.TOMLDecodeError) as error:
-        raise InputError(
-            "toml-invalid", f"{path} is not valid TOML", context=[str(error)], hint="correct that line"
-        ) from None
-    found = raw.get("format", FORMAT)
-    if found != FORMAT:
-        raise InputError(
-            "format-unknown",
-            f"{path} has format {found}, this version reads {FORMAT}",
-            hint="use the ruvrun that wrote it",
-        )
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        raise InputError(
-            "toml-wrong", f"{path} is not a valid {what}", context=[str(error)], hint=_key_hint(error)
-        ) from None
-
-
-def dump_toml(value: Any) -> bytes:
-    """The bytes of a struct as TOML; ``format`` and ``protocol`` are always written."""
-    body = msgspec.to_builtins(value)
-    head = {key: getattr(value, key) for key in ("format", "protocol", "id") if hasattr(value, key)}
-    return tomli_w.dumps({**head, **{k: v for k, v in body.items() if k not in head}}).encode()
-
-
-def _key_hint(error: msgspec.ValidationError) -> str:
-    unknown = re.search(r"unknown field `(\w+)`", str(error))
-    return f"remove the key {unknown.group(1)!r}" if unknown else "compare it with one that `ruvcompile build` wrote"

@@ -21,7 +21,7 @@ Any other graph is left as it is: ONNX Runtime optimises it when it is loaded, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ import onnx_ir as ir
 from ruvcompile.passes.quantise import MS_DOMAIN
 
 SEQLENS, TOTAL, ROWS = "seqlens_k", "total_sequence_length", "logit_rows"
-SUMMED = "ruv.summed"
+FINAL_NORM = "/final_norm"
 MODEL = "stage.onnx"
 
 
@@ -51,10 +51,12 @@ class _Graph:
         *,
         name: str,
         domain: str = MS_DOMAIN,
-        **attributes: Any,
+        attributes: Mapping[str, int | float] | None = None,
     ) -> list[ir.Value]:
         """Insert a node before another; its outputs are called ``names`` ("" for one that is left out)."""
-        node = ir.node(op_type, inputs, attributes=attributes, domain=domain, name=name, num_outputs=len(names))
+        node = ir.node(
+            op_type, inputs, attributes=dict(attributes or {}), domain=domain, name=name, num_outputs=len(names)
+        )
         for value, called in zip(node.outputs, names, strict=True):
             value.name = called
         self.graph.insert_before(before, node)
@@ -83,15 +85,20 @@ class _Graph:
         return value
 
 
-def mark_sums(model: ir.Model) -> None:
-    """Before anything is cut: remember at each norm whether its input is a sum of the residual stream (rule 4)."""
-    for node in model.graph:
-        if node.op_type == "RMSNormalization" and _made_by(node.inputs[0], "Add") is not None:
-            node.metadata_props[SUMMED] = "1"
+def summed_norms(model: ir.Model) -> frozenset[str]:
+    """Names of the norms whose input is a sum of the residual stream, asked of the whole program (rule 4)."""
+    norms = [node for node in model.graph if node.op_type == "RMSNormalization"]
+    return frozenset(str(node.name) for node in norms if _made_by(node.inputs[0], "Add") is not None)
 
 
-def lower_decoder(model: ir.Model, *, last: bool) -> ir.Model:
-    """Rewrite an extracted decoder stage in place, and return it."""
+def lower_decoder(model: ir.Model, *, summed: frozenset[str], last: bool) -> ir.Model:
+    """Rewrite an extracted decoder stage in place, and return it.
+
+    Args:
+        model: the stage, in canonical form.
+        summed: ``summed_norms`` of the whole program.
+        last: whether logits are made here.
+    """
     edit = _Graph(model.graph)
     lengths = _input(model.graph, SEQLENS, ["batch"]), _input(model.graph, TOTAL, [1])
     for node in list(model.graph):
@@ -103,7 +110,8 @@ def lower_decoder(model: ir.Model, *, last: bool) -> ir.Model:
     if last:
         _rows(edit)
     for node in list(model.graph):
-        if node.op_type == "RMSNormalization" and SUMMED in node.metadata_props:
+        # The final norm comes after the gathering of rows, so it is a plain one, in every cut alike.
+        if node.op_type == "RMSNormalization" and node.name in summed and node.name != FINAL_NORM:
             _norm(edit, node)
     _clean(model)
     model.graph.opset_imports[MS_DOMAIN] = 1
@@ -115,20 +123,24 @@ def _attention(edit: _Graph, node: ir.Node, seqlens: ir.Value, total: ir.Value) 
     assert query_rope is not None and key_rope is not None, f"{node.name} is not in canonical form"
     query, key, value = query_rope.inputs[0], key_rope.inputs[0], node.inputs[2]
     projections = [_made_by(each, "MatMulNBits") for each in (query, key, value)]
-    packed = _stack(edit, projections, str(node.name).replace("/attention", "/qkv_proj"))
+    packed = _stack(edit, projections, str(node.name).replace("/attention", "/qkv_proj"), before=node)
     if packed is not None:
         query, key, value = packed, None, None
+    attributes: dict[str, int | float] = {
+        "num_heads": node.attributes["q_num_heads"].as_int(),
+        "kv_num_heads": node.attributes["kv_num_heads"].as_int(),
+        "do_rotary": 1,
+        "rotary_interleaved": _int(query_rope, "interleaved"),
+    }
+    if "scale" in node.attributes:
+        attributes["scale"] = node.attributes["scale"].as_float()
     attention = edit.add(
         node,
         "GroupQueryAttention",
         [query, key, value, node.inputs[4], node.inputs[5], seqlens, total, query_rope.inputs[1], query_rope.inputs[2]],
         ["attended", "key", "value"],
         name=str(node.name),
-        num_heads=node.attributes["q_num_heads"].as_int(),
-        kv_num_heads=node.attributes["kv_num_heads"].as_int(),
-        do_rotary=1,
-        rotary_interleaved=_int(query_rope, "interleaved"),
-        **({"scale": node.attributes["scale"].as_float()} if "scale" in node.attributes else {}),
+        attributes=attributes,
     )
     for old, new in zip(node.outputs, attention, strict=False):
         edit.replace(old, new)
@@ -149,11 +161,12 @@ def _gate(edit: _Graph, node: ir.Node) -> None:
     if stacked is not None and gate is not None and up is not None:
         sizes = [_int(gate, "N"), _int(up, "N")]
         split = edit.constant("gate_up_sizes." + "x".join(map(str, sizes)), np.array(sizes, np.int64))
+        halves = [f"{path}/gate", f"{path}/up"]
         source, other = edit.add(
-            node, "Split", [stacked, split], [f"{path}/gate", f"{path}/up"], name=f"{path}/split", domain="", axis=-1
+            node, "Split", [stacked, split], halves, name=f"{path}/split", domain="", attributes={"axis": -1}
         )
         outer[0].replace_input_with(1, other)
-    (activated,) = edit.add(node, "QuickGelu", [source], ["activated"], name=str(node.name), alpha=1.0)
+    (activated,) = edit.add(node, "QuickGelu", [source], ["activated"], name=str(node.name), attributes={"alpha": 1.0})
     edit.replace(node.outputs[0], activated)
     edit.remove(node, sigmoid, gate, up)
 
@@ -165,9 +178,8 @@ def _norm(edit: _Graph, node: ir.Node) -> None:
     if add is not None:
         skipped, residual = add.inputs
     else:
-        (residual,) = edit.add(
-            node, "Sub", [source, source], [f"{node.name}/zero"], name=f"{node.name}/zero", domain=""
-        )
+        zero = f"{node.name}/zero"
+        (residual,) = edit.add(node, "Sub", [source, source], [zero], name=zero, domain="")
         skipped = source
     normed, _, _, total = edit.add(
         node,
@@ -175,7 +187,7 @@ def _norm(edit: _Graph, node: ir.Node) -> None:
         [skipped, residual, node.inputs[1]],
         ["normed", "", "", f"{node.name}/sum"],
         name=str(node.name),
-        epsilon=node.attributes["epsilon"].as_float(),
+        attributes={"epsilon": node.attributes["epsilon"].as_float()},
     )
     edit.replace(node.outputs[0], normed)
     edit.remove(node)
@@ -185,24 +197,21 @@ def _norm(edit: _Graph, node: ir.Node) -> None:
 
 
 def _rows(edit: _Graph) -> None:
-    """Gather the wanted rows of ``[batch, sequence, hidden]`` before the final norm; logits become ``[rows, vocab]``."""
-    norm = next(node for node in edit.graph if node.name == "/final_norm")
+    """Gather the wanted rows of ``[batch, sequence, hidden]`` before the final norm; logits are ``[rows, vocab]``."""
+    norm = next(node for node in edit.graph if node.name == FINAL_NORM)
     hidden, width = norm.inputs[0], int(norm.inputs[1].shape[0])  # type: ignore[union-attr,index,arg-type]
     flat = edit.constant("flat_shape", np.array([-1, width], np.int64))
     (packed,) = edit.add(norm, "Reshape", [hidden, flat], ["final_norm/packed"], name="/final_norm/packed", domain="")
     rows = _input(edit.graph, ROWS, ["rows"], ir.DataType.INT64)
-    (wanted,) = edit.add(
-        norm, "Gather", [packed, rows], ["final_norm/wanted"], name="/final_norm/wanted", domain="", axis=0
-    )
+    made = ["final_norm/wanted"]
+    (wanted,) = edit.add(norm, "Gather", [packed, rows], made, name="/final_norm/wanted", domain="")
     norm.replace_input_with(0, wanted)
-    # The sum is needed before the gather, so the last norm is a plain one, in every cut alike (rule 4).
-    norm.metadata_props.pop(SUMMED, None)
     logits = edit.graph.outputs[0]
     assert logits.shape is not None
     logits.shape = ir.Shape(["rows", logits.shape[-1]])
 
 
-def _stack(edit: _Graph, nodes: Sequence[ir.Node | None], name: str, before: ir.Node | None = None) -> ir.Value | None:
+def _stack(edit: _Graph, nodes: Sequence[ir.Node | None], name: str, before: ir.Node) -> ir.Value | None:
     """One ``MatMulNBits`` in place of several of the same input, bits and block; None where they are not alike."""
     first = nodes[0]
     if first is None or any(node is None or not _alike(first, node) for node in nodes):
@@ -215,14 +224,9 @@ def _stack(edit: _Graph, nodes: Sequence[ir.Node | None], name: str, before: ir.
         _concatenate(edit.graph, f"{path}.{suffix}", column) for suffix, column in zip(suffixes, columns, strict=False)
     ]
     sizes = {key: _int(first, key) for key in ("K", "bits", "block_size", "accuracy_level")}
-    total = sum(_int(node, "N") for node in parts)
-    (out,) = edit.add(
-        before or parts[-1], "MatMulNBits", [first.inputs[0], *inputs], [name.lstrip("/")], name=name, N=total, **sizes
-    )
-    if before is None:
-        # All parts precede the attention, and the last of them precedes every reader of the stacked result.
-        edit.graph.remove(out.producer())  # type: ignore[arg-type]
-        edit.graph.insert_after(parts[-1], out.producer())  # type: ignore[arg-type]
+    sizes["N"] = sum(_int(node, "N") for node in parts)
+    operands = [first.inputs[0], *inputs]
+    (out,) = edit.add(before, "MatMulNBits", operands, [name.lstrip("/")], name=name, attributes=sizes)
     return out
 
 
@@ -241,9 +245,10 @@ def _concatenate(graph: ir.Graph, name: str, values: Sequence[ir.Value | None]) 
     shapes = [tuple(int(size) for size in tensor.shape) for tensor in tensors if tensor is not None]  # type: ignore[arg-type]
     shape = ir.Shape((sum(each[0] for each in shapes), *shapes[0][1:]))
     dtype = tensors[0].dtype  # type: ignore[union-attr]
-    read: Callable[[], ir.Tensor] = lambda: ir.Tensor(
-        np.concatenate([t.numpy() for t in tensors if t is not None]), name=name
-    )
+
+    def read() -> ir.TensorProtocol:
+        return ir.Tensor(np.concatenate([tensor.numpy() for tensor in tensors if tensor is not None]), name=name)
+
     value = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype))
     value.const_value = ir.LazyTensor(read, dtype=dtype, shape=shape, name=name)
     graph.register_initializer(value)

@@ -7,7 +7,7 @@ The same function writes the stage of a bundle, the segments that are measured, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ruvrun.manifest import PROTOCOL, KeyValue, Tensor, dump_toml
 
 # A tensor of a graph that is larger than this gets a weight file of its own.
 OWN_FILE_BYTES = 256 * 1024
+Groups = Callable[[Sequence[ir.Value]], list[list[ir.Value]]]
 ROTARY = frozenset({"rotary.cos", "rotary.sin"})
 
 
@@ -52,16 +53,14 @@ def write_stage(
     if decoder is not None:
         # Rotary positions are an input of the canonical form; the lowering takes it away again.
         inputs += ["position_ids"] if attentions else []
+    summed = onnxruntime.summed_norms(program.model)
     model = extract(program.model, piece.nodes, inputs=inputs, outputs=outputs, name=program.name, types=types)
     wire = [_tensor(value, decoder is not None) for value in model.graph.inputs if value.name in piece.inputs]
     leaving = [_tensor(value, decoder is not None) for value in model.graph.outputs if value.name in piece.outputs]
     if decoder is not None:
-        model = onnxruntime.lower_decoder(model, last=piece.last)
-        leaving = [
-            replace_shape(tensor, ["rows", *tensor.shape[1:]]) if tensor.name == "logits" else tensor
-            for tensor in leaving
-        ]
-    files = _write(model, directory, store, groups=_decoder_groups if decoder is not None else _graph_groups)
+        model = onnxruntime.lower_decoder(model, summed=summed, last=piece.last)
+        leaving = [_by_rows(tensor) if tensor.name == "logits" else tensor for tensor in leaving]
+    files = _write(model, directory, store, _decoder_groups if decoder is not None else _graph_groups)
     spec = StageSpec(
         kind="decoder" if decoder is not None else "graph",
         backend=backend,
@@ -81,11 +80,6 @@ def write_stage(
     return spec
 
 
-def replace_shape(tensor: Tensor, shape: Sequence[int | str]) -> Tensor:
-    """The same tensor with another shape."""
-    return Tensor(name=tensor.name, dtype=tensor.dtype, shape=list(shape))
-
-
 def hashed(directory: Path, path: str) -> File:
     """The entry of ``bundle.toml`` for a file in ``directory``."""
     return File(path=path, sha256=file_sha256(directory / path), bytes=(directory / path).stat().st_size)
@@ -98,13 +92,15 @@ def _nodes(model: ir.Model, piece: Piece) -> list[ir.Node]:
 
 def _tensor(value: ir.Value, packed: bool) -> Tensor:
     """Type and shape of a wire tensor; the batch and sequence axes of a decoder become one, ``tokens``."""
-    assert value.name is not None and value.type is not None and value.shape is not None
+    assert value.name is not None and value.dtype is not None and value.shape is not None
     shape = [size if isinstance(size, int) else str(size.value) for size in value.shape]
-    return Tensor(
-        name=value.name,
-        dtype=value.dtype.numpy().name,
-        shape=["tokens", *shape[2:]] if packed else list(shape),  # type: ignore[union-attr]
-    )
+    shape = ["tokens", *shape[2:]] if packed else shape
+    return Tensor(name=value.name, dtype=value.dtype.numpy().name, shape=shape)
+
+
+def _by_rows(tensor: Tensor) -> Tensor:
+    """Logits come for the rows that are sampled, not for every token."""
+    return Tensor(name=tensor.name, dtype=tensor.dtype, shape=["rows", *tensor.shape[1:]])
 
 
 def _key_value(program: Program, layers: int) -> KeyValue | None:
@@ -114,13 +110,12 @@ def _key_value(program: Program, layers: int) -> KeyValue | None:
     return KeyValue(layers=layers, heads=decoder.kv_heads, head_size=decoder.head_size, dtype="float32")
 
 
-def _write(model: ir.Model, directory: Path, store: WeightStore, *, groups: object) -> list[File]:
+def _write(model: ir.Model, directory: Path, store: WeightStore, groups: Groups) -> list[File]:
     """Write the weights group by group, on all cores, then the graph that refers to them."""
     large = [value for value in model.graph.initializers.values() if size_of(value) > INLINE_BYTES]
-    parts = groups(large)  # type: ignore[operator]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         placed: dict[str, Slice] = {}
-        for slices in pool.map(store.put, parts):
+        for slices in pool.map(store.put, groups(large)):
             placed.update(slices)
     for sha256 in sorted({entry.sha256 for entry in placed.values()}):
         store.place(sha256, directory)
@@ -142,7 +137,7 @@ def _write(model: ir.Model, directory: Path, store: WeightStore, *, groups: obje
     return [hashed(directory, path) for path in paths]
 
 
-def _decoder_groups(values: Iterable[ir.Value]) -> list[list[ir.Value]]:
+def _decoder_groups(values: Sequence[ir.Value]) -> list[list[ir.Value]]:
     """By the part of the model that reads them: attention or MLP of a layer, embedding, head, rotary tables."""
     groups: dict[str, list[ir.Value]] = {}
     for value in values:
@@ -161,9 +156,8 @@ def _rank(value: ir.Value) -> tuple[str, int]:
     return name, order.get(suffix, 3)
 
 
-def _graph_groups(values: Iterable[ir.Value]) -> list[list[ir.Value]]:
+def _graph_groups(values: Sequence[ir.Value]) -> list[list[ir.Value]]:
     """Large tensors one by one, the others together."""
-    values = list(values)
     own = [[value] for value in values if size_of(value) > OWN_FILE_BYTES]
     rest = [value for value in values if size_of(value) <= OWN_FILE_BYTES]
     return [*own, rest] if rest else own

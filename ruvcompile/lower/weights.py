@@ -1,4 +1,4 @@
-"""Weights on disk: one file per group (the attention or the MLP of a layer, the embedding, the head), named by its hash.
+"""Weights on disk: one file per group (attention or MLP of a layer, embedding, head), named by its hash.
 
 A group's file is the same bytes whatever the cut, so a moved cut copies only the groups that moved; a tied
 head is the same file as the embedding. Each group is quantised once per build, when it is first written, into
@@ -62,6 +62,10 @@ class WeightStore:
             else:
                 shutil.copyfile(source, target)
         return target
+
+    def remove(self) -> None:
+        """Remove the store; what was placed stays."""
+        shutil.rmtree(self.directory)
 
     def _write(self, values: Sequence[ir.Value]) -> dict[str, Slice]:
         partial = self.directory / f"{threading.get_ident()}.partial"

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ruvcompile.lower.weights import WeightStore
-from ruvcompile.measure import decoder
+from ruvcompile.measure import decoder, nodes
 from ruvcompile.measure.provenance import provenance
-from ruvcompile.passes.cuts import Unit
 from ruvcompile.passes.pieces import label, unit_key
+from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvrun.costs import CostTable, UnitCost, merge
@@ -43,7 +43,7 @@ def measure(
         store, scratch: where the segments that are run are written.
         samples: inputs to run a graph with; not used for decoders.
     """
-    keys = {}
+    keys: dict[str, Unit] = {}
     for unit in units:
         keys.setdefault(unit_key(program, unit), unit)
     found = [known.find(key, target, backend, threads) for key in keys]
@@ -54,8 +54,7 @@ def measure(
     )
     if len(kept.unit) == len(keys):
         return merge([kept])
-    from ruvcompile.measure import graph
-    run = decoder.measure_units if program.decoder is not None else graph.measure_units
+    run = decoder.measure_units if program.decoder is not None else nodes.measure_units
     times = run(program, units, store=store, scratch=scratch, threads=threads, samples=samples, progress=progress)
     rows = [
         UnitCost(

@@ -3,8 +3,7 @@
 A layer that is run alone, again and again, sits in the cache and looks faster than it is; a profiler makes small
 nodes look slower than they are. So:
 
-1. A *segment* is run: the whole decoder, or, where its weights exceed ``SEGMENT_BYTES``, the embedding, as many
-   layers as fit, and the head. Its weights pass through the caches as they will when it serves.
+1. The whole decoder is run, so that its weights pass through the caches as they will when it serves.
 2. *Sizes* are medians of unprofiled steps: one token at a context of ``DEPTH`` tokens, and a prompt chunk of
    ``CHUNK`` tokens.
 3. *Shares* come from the profiler, after its overhead per node (what all nodes together are longer than the
@@ -24,17 +23,16 @@ from pathlib import Path
 import numpy as np
 
 from ruvcompile.lower.stage import write_stage
-from ruvcompile.lower.weights import WeightStore, size_of
+from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.segment import UnitTime
-from ruvcompile.passes.cuts import Unit
-from ruvcompile.passes.pieces import pieces, program_units, unit_key, unit_of
+from ruvcompile.passes.pieces import pieces, unit_key, unit_of
+from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvrun.costs import NodeCost
 from ruvrun.executors import Array, DecoderExecutor, Span
 from ruvrun.executors.onnxruntime import OnnxDecoder, open_session
 
-SEGMENT_BYTES = 512 * 2**20
 DEPTH = 256
 CHUNK = 128
 STEPS = 60
@@ -51,7 +49,7 @@ def measure_units(
     store: WeightStore,
     scratch: Path,
     threads: int,
-    samples: Mapping[str, Array],
+    samples: Mapping[str, Array],  # noqa: ARG001 - decoders are run on random tokens
     progress: Progress,
 ) -> dict[str, UnitTime]:
     """Times of the units by key (``unit_key``), on this machine with ``threads`` threads."""
@@ -64,9 +62,7 @@ def measure_units(
         spec = write_stage(program, piece, scratch, store, backend="onnxruntime", target="host")
         slots_for = depth + STEPS + PROFILED_STEPS + 2
         ids = np.random.default_rng(0).integers(0, program.decoder.vocab, slots_for)
-        executor = OnnxDecoder(
-            open_session(scratch / spec.model, threads=threads), spec, context=slots_for, slots=1
-        )
+        executor = OnnxDecoder(open_session(scratch / spec.model, threads=threads), spec, context=slots_for, slots=1)
         chunk_ms = []
         for _ in range(CHUNKS):
             chunk_ms.append(_timed(executor, ids, 0, chunk))
@@ -156,7 +152,3 @@ def _generic(name: str) -> str:
     """A node's name without the number of its layer."""
     first, slash, rest = name.strip("/").partition("/")
     return f"layers.*/{rest}" if first.startswith("layers.") and slash else name.strip("/")
-
-
-__all__ = ["measure_units", "program_units"]
-_ = size_of, SEGMENT_BYTES

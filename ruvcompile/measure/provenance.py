@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -22,14 +23,12 @@ def provenance() -> Provenance:
 
 
 def _cores() -> int:
-    import os
-
     return len(os.sched_getaffinity(0))
 
 
 def _cpu() -> str:
     """The CPU's name as Linux tells it; on Arm, where it has none, implementer and part."""
-    found = {}
+    found: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             key, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""The partition problem as nouns: a chain of units, nodes in order, and what it all costs. Times in ms, sizes in bytes."""
+"""The partition problem as nouns: a chain of units, nodes in order, and what it costs. Times in ms, sizes in bytes."""
 
 from __future__ import annotations
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import onnx_ir as ir
 
-from ruvcompile.passes.cuts import Boundary, Unit, boundaries, group, ports, units
+from ruvcompile.passes.cuts import Boundary, boundaries, ports
+from ruvcompile.passes.groups import group
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.scope import all_nodes, reads
+from ruvcompile.passes.units import Unit, units
 from ruvcompile.program import Piece, Program
 
 
@@ -43,7 +46,7 @@ def pieces(program: Program, parts: Sequence[Unit], cuts: Sequence[int]) -> tupl
     hidden = _state(program)
     bounds = [0, *cuts, len(parts)]
     found = []
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         port = ports(parts, start, stop)
         inputs, outputs, forward = (
             tuple(name for name in names if name not in hidden) for names in (port.inputs, port.outputs, port.forward)

@@ -40,7 +40,7 @@ FITTED_RANGES = (1.0, 0.9)
 KEPT = 8
 
 Float = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
 
     Args:
         program: in canonical form, float weights.
-        quant: ``auto`` (never below the bits the file holds; 4 for 16- and 32-bit weights), ``int4``, ``int8``, ``none``.
+        quant: ``auto`` (never below the bits the file holds; 4 for 16- and 32-bit weights), ``int4``, ``int8``
+            or ``none``.
         accuracy: MatMulNBits' ``accuracy_level``: 4 computes with int8 activations, 1 with float32.
     """
     if program.decoder is None or quant == "none":
@@ -99,7 +100,7 @@ def dequantise_blocks(quantised: Quantised, bits: int) -> Float:
     values = quantised.values
     if bits == 4:
         values = np.stack([values & 15, values >> 4], -1).reshape(values.shape[0], -1)
-    zeros = np.float32(128)
+    zeros: Any = np.float32(128)
     if quantised.zeros is not None:
         unpacked = np.stack([quantised.zeros & 15, quantised.zeros >> 4], -1).reshape(values.shape[0], -1)
         zeros = np.repeat(unpacked[:, : quantised.scales.shape[1]], BLOCK, 1).astype(np.float32)
@@ -108,7 +109,7 @@ def dequantise_blocks(quantised: Quantised, bits: int) -> Float:
 
 
 def _fit_asymmetric(blocks: Float) -> tuple[Float, Bytes, Bytes]:
-    """Scales ``[n]``, zero points ``[n]`` and levels ``[n, 32]`` (0 to 15) with the least squared error of a few ranges."""
+    """Scales ``[n]``, zero points ``[n]`` and levels ``[n, 32]`` (0 to 15): the least squared error of a few ranges."""
     low, high = np.minimum(blocks.min(1), 0), np.maximum(blocks.max(1), 0)
     best: tuple[Float, Float, Float] | None = None
     least: Float | None = None
@@ -144,7 +145,8 @@ def _divisor(value: Float) -> Float:
 def _pack_zeros(zeros: Bytes) -> Bytes:
     if zeros.shape[1] % 2:
         zeros = np.concatenate([zeros, np.zeros((zeros.shape[0], 1), np.uint8)], 1)
-    return zeros[:, 0::2] | zeros[:, 1::2] << 4
+    packed: Bytes = zeros[:, 0::2] | zeros[:, 1::2] << 4
+    return packed
 
 
 def _bits(weight: ir.Value | None, quant: str) -> int:

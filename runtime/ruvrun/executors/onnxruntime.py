@@ -197,7 +197,7 @@ def open_session(model: Path, *, threads: int, profile: Path | None = None) -> A
         options.profile_file_prefix = str(profile)
     try:
         return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+    except Exception as error:  # noqa: BLE001 - onnxruntime's errors share no other base class
         raise InputError(
             "stage-not-loadable",
             f"ONNX Runtime cannot load {model.name}",

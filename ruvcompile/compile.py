@@ -1,0 +1,175 @@
+"""The table of contents of the compiler: every step, in order.
+
+1. load       any supported file -> a program in canonical form, float weights, lazy
+2. passes     canonicalise the graph; quantise a decoder's weights, once, for all nodes
+3. samples    inputs for a graph with open shapes, and the types of its inner tensors
+4. measure    a cost row for every unit on every kind of node; what the given tables hold is not run again
+5. plan       the cuts, from those rows
+6. lower      each stage for its back end, weights by content
+7. golden     each stage's self-check
+8. loss       the quantised program against the file
+9. emit       bundles, manifest, addresses, costs, report; all at once, by rename
+
+``plan`` ends after step 5 and writes nothing. ``verify`` compares a build with the uncut model and with its source.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ruvcompile import report as reporting
+from ruvcompile.emit import Contents, workspace, write_build
+from ruvcompile.golden import add_golden
+from ruvcompile.load import load
+from ruvcompile.lower.stage import write_stage
+from ruvcompile.lower.weights import WeightStore
+from ruvcompile.measure.fleet import measure_fleet
+from ruvcompile.options import Options
+from ruvcompile.passes import run as run_passes
+from ruvcompile.passes.infer import Type
+from ruvcompile.passes.pieces import program_units
+from ruvcompile.passes.quantise import quantise
+from ruvcompile.passes.units import Unit
+from ruvcompile.plan import Facts, Plan, make_plan, members, space_for
+from ruvcompile.program import Program
+from ruvcompile.progress import Progress
+from ruvcompile.samples import sample
+from ruvcompile.targets import fleet_targets
+from ruvcompile.verify import compare, source_loss
+from ruvcompile.whole import observe
+from ruvrun.bundle import BUNDLES, StageSpec
+from ruvrun.costs import CostTable, load_costs, merge
+from ruvrun.executors import Array
+from ruvrun.manifest import MANIFEST
+
+
+@dataclass(frozen=True)
+class _Front:
+    """What is known of the model before anything is measured."""
+
+    source: Program
+    program: Program
+    units: tuple[Unit, ...]
+    types: Mapping[str, Type]
+    samples: Mapping[str, Array]
+    choices: tuple[str, ...]
+
+
+def build(options: Options, progress: Progress) -> dict[str, Any]:
+    """Build what the options say; the JSON object of ``ruvcompile build``."""
+    start = time.monotonic()
+    with workspace(options.output) as work:
+        store = WeightStore(work / "store")
+        front = _front(options, progress)
+        with tempfile.TemporaryDirectory(dir=work) as scratch:
+            plan, costs = _plan(front, options, store, Path(scratch), progress)
+        stages = _stages(front, plan, work, store, progress)
+        loss = _loss(front, stages, progress)
+        store.remove()
+        quant = options.quant if front.program.decoder is not None else "none"
+        contents = Contents(front.program, plan, stages, costs, quant, loss, front.choices)
+        manifest = write_build(work, contents, options)
+        reporting.write(work, manifest, plan.figures, costs, None)
+    return {
+        "id": manifest.id,
+        **plan.figures,
+        "loss": loss or None,
+        "manifest": str(options.output / MANIFEST),
+        "seconds": round(time.monotonic() - start, 2),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def plan(options: Options, progress: Progress) -> dict[str, Any]:
+    """What ``build`` would do; writes nothing that stays."""
+    with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory:
+        store = WeightStore(Path(directory) / "store")
+        made, _ = _plan(_front(options, progress), options, store, Path(directory) / "scratch", progress)
+    return {"id": None, **made.figures}
+
+
+def verify(manifest_path: Path, model: Path | None, progress: Progress) -> dict[str, Any]:
+    """Staged against uncut, and the quantised program against its source; the JSON object of ``verify``."""
+    return compare(manifest_path, model, lambda path: run_passes(load(path)), _cores(), progress)
+
+
+def report(manifest_path: Path, run: Path | None) -> Path:
+    """Write ``report.html`` beside the manifest again, with a run of ``ruvrun bench`` beside the plan."""
+    return reporting.rewrite(manifest_path, run)
+
+
+def _front(options: Options, progress: Progress) -> _Front:
+    with progress.step("load"):
+        source = run_passes(load(str(options.model)))
+        if options.name:
+            source = replace(source, name=options.name)
+        program = quantise(source, options.quant)
+    if program.decoder is not None:
+        return _Front(source, program, program_units(program), {}, {}, ())
+    with progress.step("samples"):
+        made = sample(program.model, inputs=options.inputs, shapes=options.shapes)
+        types = observe(program.model, made.arrays)
+    for text in made.choices:
+        progress.note(text)
+    return _Front(source, program, program_units(program, types), types, made.arrays, made.choices)
+
+
+def _plan(
+    front: _Front, options: Options, store: WeightStore, scratch: Path, progress: Progress
+) -> tuple[Plan, CostTable]:
+    """Measure what is not known, then choose the cuts."""
+    chosen = members(options, fleet_targets(options), front.units, _cores())
+    space = space_for(front.program, options, len(chosen))
+    defaults = [] if options.stages else [f"--stages {len(chosen)}"]
+    if space is not None:
+        defaults += [f"--{key} {getattr(space, key)}" for key in ("context", "streams") if not getattr(options, key)]
+    if defaults:
+        progress.note(", ".join(f"{text} (default)" for text in defaults))
+    known = merge(load_costs(path) for path in options.costs)
+    costs = measure_fleet(
+        front.program, front.units, known, chosen, front.samples, store=store, scratch=scratch, progress=progress
+    )
+    with progress.step("plan"):
+        return make_plan(Facts(front.program, front.units, chosen, space, costs, options)), costs
+
+
+def _stages(
+    front: _Front, plan: Plan, work: Path, store: WeightStore, progress: Progress
+) -> tuple[tuple[Path, StageSpec], ...]:
+    """Lower every stage into its node's bundle, and add the golden checks."""
+    made = []
+    with progress.step("lower", total=len(plan.pieces)) as bar:
+        for member, piece in zip(plan.members, plan.pieces, strict=True):
+            directory = work / BUNDLES / member.node.name
+            target = member.target
+            spec = write_stage(
+                front.program, piece, directory, store, backend=target.backend, target=target.name, types=front.types
+            )
+            made.append((directory, spec))
+            bar.advance()
+    with progress.step("golden"):
+        specs = add_golden(made, front.samples, [member.target.golden_bound for member in plan.members])
+    return tuple((directory, spec) for (directory, _), spec in zip(made, specs, strict=True))
+
+
+def _loss(front: _Front, stages: Sequence[tuple[Path, StageSpec]], progress: Progress) -> dict[str, float]:
+    """The quantised program against the file, measured and told; empty where nothing was quantised."""
+    if front.program is front.source:
+        return {}
+    loss = source_loss(front.source, stages, _cores(), progress)
+    progress.note(
+        f"loss against the file: KL {loss['kl']:.4f}, same first choice {100 * loss['top1']:.1f} % "
+        f"of {loss['tokens']:.0f} tokens"
+    )
+    return loss
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,286 @@
+"""Write a build: bundles, manifest, addresses, costs and report, into a folder that appears all at once.
+
+Everything is written into a hidden folder beside the target, ``.NAME.partial-PID``; only when it is complete does it
+take the target's place, by rename. A build that is killed leaves what was there untouched; the next one removes
+what it left. A folder that is not a build of ours is never replaced.
+
+What the hashes cover depends on the stage alone (see ``ruvrun.bundle``); what is a node's own, keys above all,
+lies under ``node/`` beside it. Keys belong to the fleet: made once, reused by every build.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import onnx_ir as ir
+import zmq
+
+from ruvcompile.errors import InputError, MachineError
+from ruvcompile.fleet import FleetNode
+from ruvcompile.options import KEYS_DIR, Options
+from ruvcompile.plan import Plan
+from ruvcompile.program import Program
+from ruvcompile.render import NodeFacts, mode_of, render_node
+from ruvcompile.targets import Target, load_target
+from ruvrun.bundle import BUNDLE, BUNDLES, HEAD, NODE, NODE_NAME, SECRET_KEY, StageSpec, file_sha256
+from ruvrun.costs import CostTable, dump_costs
+from ruvrun.manifest import (
+    MANIFEST,
+    NODES,
+    Address,
+    Head,
+    HeadAddress,
+    Manifest,
+    Node,
+    Nodes,
+    Pipeline,
+    Placed,
+    Space,
+    Stage,
+    Tensor,
+    dump_manifest,
+    dump_nodes,
+    identify,
+)
+from ruvrun.manifest import Plan as Predictions
+from ruvrun.manifest import Program as ProgramEntry
+
+COSTS = "costs.toml"
+HEAD_PORT = 7069
+
+
+@contextmanager
+def workspace(output: Path) -> Iterator[Path]:
+    """A folder to build in, which takes ``output``'s place when the block ends without an error.
+
+    Raises:
+        InputError: ``output`` exists and is not a build of ours.
+        MachineError: it cannot be written there.
+    """
+    if output.exists() and not _ours(output):
+        raise InputError(
+            "output-not-ours", f"{output} exists and is not a build", hint="choose another -o, or remove it"
+        )
+    parent = output.absolute().parent
+    work = parent / f".{output.name}.partial-{os.getpid()}"
+    try:
+        _sweep(parent, output.name)
+        work.mkdir(parents=True)
+    except OSError as error:
+        raise MachineError(
+            "output-unwritable", f"cannot write {output}: {error.strerror}", hint="choose another place with -o"
+        ) from None
+    try:
+        yield work
+        old = parent / f".{output.name}.replaced-{os.getpid()}"
+        if output.exists():
+            output.rename(old)
+        work.rename(output)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise MachineError(
+            "output-unwritable",
+            f"cannot write {error.filename or output}: {error.strerror}",
+            hint="make room, or choose another -o",
+        ) from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a build consists of, made by the steps before.
+
+    ``stages`` are directory and final spec of each stage, in order; ``quant`` what was done to the weights, as it
+    was asked for; ``loss`` the distance from the source; ``choices`` the inputs a graph was measured with, as text.
+    """
+
+    program: Program
+    plan: Plan
+    stages: Sequence[tuple[Path, StageSpec]]
+    costs: CostTable
+    quant: str
+    loss: Mapping[str, float]
+    choices: Sequence[str]
+
+
+def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
+    """Write all of a build into ``work`` but its stages, which are there, and its report, which needs the manifest."""
+    program, plan = contents.program, contents.plan
+    keys = _keys(work, options)
+    used = {member.node.name: member for member in plan.members}
+    head = options.fleet.node(options.fleet.head)
+    listed = [*(member.node for member in plan.members), *([head] if head.name not in used else [])]
+    entry = _program(contents)
+    made = [_stage(number, *stage, plan) for number, stage in enumerate(contents.stages)]
+    pipelines = [Pipeline(stages=[Placed(stage=number, node=name) for number, name in enumerate(used)])]
+    manifest = Manifest(
+        id=identify(entry, made, pipelines),
+        program=entry,
+        stage=made,
+        node=[
+            Node(
+                name=node.name,
+                public_key=keys[node.name][0],
+                target=node.target,
+                cpus=list(node.cpus),
+                threads=used[node.name].threads if node.name in used else 1,
+            )
+            for node in listed
+        ],
+        pipeline=pipelines,
+        head=Head(node=head.name),
+        space=Space(context=plan.space.context, streams=plan.space.streams) if plan.space else None,
+        plan=_predictions(plan),
+    )
+    nodes = Nodes(node=_addresses(listed), head=HeadAddress(port=HEAD_PORT))
+    (work / MANIFEST).write_bytes(dump_manifest(manifest))
+    (work / NODES).write_bytes(dump_nodes(nodes))
+    (work / COSTS).write_bytes(dump_costs(contents.costs))
+    for node in listed:
+        target = used[node.name].target if node.name in used else load_target(node.target, options.targets_dir)
+        _write_bundle(work / BUNDLES / node.name, program, manifest, nodes, node.name, keys[node.name], target)
+    return manifest
+
+
+def _program(contents: Contents) -> ProgramEntry:
+    program, decoder = contents.program, contents.program.decoder
+    graph = program.model.graph
+    return ProgramEntry(
+        name=program.name,
+        kind="decoder" if decoder else "graph",
+        source=program.source.path,
+        source_sha256=program.source.sha256,
+        architecture=decoder.architecture if decoder else "",
+        quant=contents.quant,
+        inputs=[] if decoder else [_tensor(value) for value in graph.inputs],
+        outputs=[] if decoder else [_tensor(value) for value in graph.outputs],
+        vocab=decoder.vocab if decoder else 0,
+        context=decoder.context if decoder else 0,
+        eos=list(decoder.eos) if decoder else [],
+        files={name: sha256(data).hexdigest() for name, data in sorted(program.head_files.items())},
+        loss=dict(contents.loss),
+        samples=list(contents.choices),
+    )
+
+
+def _tensor(value: ir.Value) -> Tensor:
+    assert value.name is not None and value.dtype is not None
+    extents = value.shape if value.shape is not None else ()
+    shape = [extent if isinstance(extent, int) else str(extent.value or "?") for extent in extents]
+    return Tensor(name=value.name, dtype=value.dtype.numpy().name, shape=shape)
+
+
+def _stage(number: int, directory: Path, spec: StageSpec, plan: Plan) -> Stage:
+    return Stage(
+        index=number,
+        sha256=file_sha256(directory / BUNDLE),
+        backend=spec.backend,
+        target=spec.target,
+        inputs=spec.inputs,
+        outputs=spec.outputs,
+        forward=spec.forward,
+        weight_bytes=spec.weight_bytes,
+        graph_nodes=len(plan.pieces[number].nodes),
+        kv=spec.kv,
+    )
+
+
+def _predictions(plan: Plan) -> Predictions:
+    figures = plan.figures
+    rate = figures.get("predicted_tokens_per_s", figures.get("predicted_items_per_s"))
+    return Predictions(
+        cost_source=figures["cost_source"],
+        bottleneck_ms=figures["bottleneck_ms"],
+        lower_bound_ms=figures["lower_bound_ms"],
+        gap=figures["gap"],
+        stage_ms=[stage["predicted_ms"] for stage in figures["stages"]],
+        tokens_per_s=float(rate or 0.0),
+        verdict=figures["verdict"],
+    )
+
+
+def _addresses(nodes: Sequence[FleetNode]) -> list[Address]:
+    """Addresses as in the fleet; processes of this machine that name no port of their own get one each."""
+    found: list[Address] = []
+    for node in nodes:
+        port = node.port
+        while node.local and any(entry.address == node.address and entry.port == port for entry in found):
+            port += 1
+        found.append(Address(name=node.name, address=node.address, port=port, ssh=node.ssh))
+    return found
+
+
+def _write_bundle(
+    bundle: Path, program: Program, manifest: Manifest, nodes: Nodes, name: str, key: tuple[str, str], target: Target
+) -> None:
+    """Write what a bundle holds beside its stage: the manifest, and the node's own files."""
+    (bundle / NODE).mkdir(parents=True, exist_ok=True)
+    (bundle / MANIFEST).write_bytes(dump_manifest(manifest))
+    (bundle / NODE / NODES).write_bytes(dump_nodes(nodes))
+    (bundle / NODE_NAME).write_text(name + "\n", "utf-8")
+    _write_secret(bundle / SECRET_KEY, key)
+    address, entry, place = nodes.address_of(name), manifest.node_named(name), manifest.place_of(name)
+    facts = NodeFacts(
+        model=program.name,
+        id=manifest.id,
+        node=name,
+        stage=place[1].stage if place else None,
+        stages=len(manifest.stage),
+        head=name == manifest.head.node,
+        head_node=manifest.head.node,
+        address=address.address,
+        port=address.port,
+        cpus=tuple(entry.cpus),
+        threads=entry.threads,
+    )
+    for path, data in render_node(target, facts).items():
+        (bundle / NODE / path).write_bytes(data)
+        (bundle / NODE / path).chmod(mode_of(path))
+    if name == manifest.head.node and program.head_files:
+        (bundle / HEAD).mkdir(parents=True, exist_ok=True)
+        for path, data in program.head_files.items():
+            (bundle / HEAD / path).write_bytes(data)
+
+
+def _keys(work: Path, options: Options) -> dict[str, tuple[str, str]]:
+    """Public and secret key (Z85) of every node: the fleet's, or new ones where it has none."""
+    beside_fleet = options.fleet.path is not None
+    kept = options.keys
+    place = kept if beside_fleet else work / KEYS_DIR
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found: dict[str, tuple[str, str]] = {}
+    for node in options.fleet.nodes:
+        old = kept / f"{node.name}.secret"
+        if old.is_file() and not options.new_keys:
+            public, secret = old.read_text("ascii").split()
+        else:
+            public, secret = (key.decode() for key in zmq.curve_keypair())
+        _write_secret(place / f"{node.name}.secret", (public, secret))
+        found[node.name] = (public, secret)
+    return found
+
+
+def _write_secret(path: Path, key: tuple[str, str]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(f"{key[0]}\n{key[1]}\n")
+
+
+def _ours(output: Path) -> bool:
+    return output.is_dir() and ((output / MANIFEST).is_file() or not any(output.iterdir()))
+
+
+def _sweep(parent: Path, name: str) -> None:
+    """Remove what killed builds of this output left behind."""
+    for path in parent.glob(f".{name}.*-*"):
+        match = re.fullmatch(rf"\.{re.escape(name)}\.(partial|replaced)-(\d+)", path.name)
+        if match and not Path(f"/proc/{match.group(2)}").exists():
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,59 @@
+"""The cost rows a fleet needs: measured here for this kind of machine, scaled for others, or as given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ruvcompile.fleet import HOST
+from ruvcompile.lower.weights import WeightStore
+from ruvcompile.measure import measure
+from ruvcompile.measure.scale import read_bandwidth, scale
+from ruvcompile.passes.pieces import unit_key
+from ruvcompile.passes.units import Unit
+from ruvcompile.plan import Member
+from ruvcompile.program import Program
+from ruvcompile.progress import Progress
+from ruvrun.costs import CostTable, merge
+from ruvrun.executors import Array
+
+
+def measure_fleet(
+    program: Program,
+    units: Sequence[Unit],
+    known: CostTable,
+    members: Sequence[Member],
+    samples: Mapping[str, Array],
+    *,
+    store: WeightStore,
+    scratch: Path,
+    progress: Progress,
+) -> CostTable:
+    """A row for every unit on every member's target and threads.
+
+    Rows of a target that is not this machine are taken from ``known``; where they are missing this machine is
+    measured, with as many threads as it has of those asked for, and its rows are scaled.
+    """
+    cores = len(os.sched_getaffinity(0))
+    kinds = dict.fromkeys((member.target, member.threads) for member in members)
+    used = []
+    for target, threads in kinds:
+        here = target.name == HOST
+        found = [known.find(unit_key(program, unit), target.name, target.backend, threads) for unit in units]
+        complete = all(row is not None for row in found)
+        name, count = (target.name, threads) if here or complete else (HOST, min(threads, cores))
+        rows = measure(
+            program,
+            units,
+            known,
+            target=name,
+            backend=target.backend,
+            threads=count,
+            store=store,
+            scratch=scratch,
+            samples=samples,
+            progress=progress,
+        )
+        used.append(rows if here or complete else scale(rows, target, threads, read_bandwidth(count)))
+    return merge(used)

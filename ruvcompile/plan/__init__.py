@@ -1,0 +1,42 @@
+"""From measured costs and a fleet to a plan: which nodes hold stages, where the cuts are, and what to expect.
+
+The nodes are used in the order in which the fleet names them, one stage each, unless ``--stages`` says fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ruvcompile.passes.pieces import pieces
+from ruvcompile.plan.figures import figures_of
+from ruvcompile.plan.problem import Facts, problem_of, solve_or_tell
+from ruvcompile.plan.shape import Member, Space, members, space_for
+from ruvcompile.program import Piece
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages on nodes, and what they promise; ``figures`` is the JSON of ``plan`` without what a build adds."""
+
+    members: tuple[Member, ...]
+    pieces: tuple[Piece, ...]
+    space: Space | None
+    figures: Mapping[str, Any]
+
+
+def make_plan(facts: Facts) -> Plan:
+    """Choose the cuts.
+
+    Raises:
+        FitError: no cut fits the nodes' memory.
+        UsageError: a cut was forced that is none.
+    """
+    problem = problem_of(facts)
+    partition = solve_or_tell(facts, problem)
+    made = pieces(facts.program, facts.units, partition.cuts)
+    return Plan(facts.members, made, facts.space, figures_of(facts, problem, partition))
+
+
+__all__ = ["Facts", "Member", "Plan", "Space", "make_plan", "members", "space_for"]

@@ -1,0 +1,173 @@
+"""From a program, its costs and a fleet to the partition problem, and the sentence when it has no solution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ruvcompile.errors import FitError, UsageError, did_you_mean
+from ruvcompile.options import Options
+from ruvcompile.partition import Border, Device, Partition, Problem, evaluate, solve
+from ruvcompile.passes.cuts import Boundary
+from ruvcompile.passes.pieces import borders, unit_key, wire
+from ruvcompile.passes.units import Unit
+from ruvcompile.plan.shape import Member, Space
+from ruvcompile.program import Program
+from ruvcompile.targets import usable_bytes
+from ruvcompile.units import show_bytes
+from ruvrun.costs import CostTable, UnitCost
+
+# Peak resident bytes of an ONNX Runtime session over the bytes of its weights: the mapped file and its packed form.
+PACKED = 1.4
+# A stage process with everything imported and nothing loaded.
+RUNTIME_BYTES = 90 * 2**20
+_NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything a plan is made from."""
+
+    program: Program
+    units: tuple[Unit, ...]
+    members: tuple[Member, ...]
+    space: Space | None
+    costs: CostTable
+    options: Options
+
+    @cached_property
+    def edges(self) -> tuple[Boundary, ...]:
+        """All cuts of the units."""
+        return borders(self.units)
+
+    @cached_property
+    def weight_bytes(self) -> Mapping[str, int]:
+        """Bytes of each initializer."""
+        values = self.program.model.graph.initializers.items()
+        return {name: value.const_value.nbytes for name, value in values if value.const_value is not None}
+
+    def rows(self, member: Member) -> list[UnitCost]:
+        """The cost of every unit on a member; ``measure`` has filled the table."""
+        keys = [unit_key(self.program, unit) for unit in self.units]
+        found = [self.costs.find(key, member.target.name, member.target.backend, member.threads) for key in keys]
+        assert all(row is not None for row in found), "measure fills the table before a plan is made"
+        return [row for row in found if row is not None]
+
+    def state_bytes(self, unit: Unit) -> int:
+        """Key/value bytes of a unit at the planned context and streams."""
+        decoder, space = self.program.decoder, self.space
+        if decoder is None or space is None or not any(name.startswith("past_key.") for name in unit.inputs):
+            return 0
+        return 2 * decoder.kv_heads * decoder.head_size * 4 * space.context * space.streams
+
+    def stored_bytes(self, held: Sequence[Unit]) -> int:
+        """Bytes of the weights that some units read, each once."""
+        return sum(self.weight_bytes.get(name, 0) for name in {name for unit in held for name in unit.weights})
+
+
+def problem_of(facts: Facts) -> Problem:
+    """The partition problem of one stage per member."""
+    types = _value_bytes(facts.program)
+    sizes = tuple(int(facts.stored_bytes([unit]) * PACKED) + facts.state_bytes(unit) for unit in facts.units)
+    wires = (sum(types.get(name, 0) for name in wire(facts.program, edge)) for edge in facts.edges)
+    crossing = tuple(Border(edge.legal, size) for edge, size in zip(facts.edges, wires, strict=True))
+    devices = tuple(_device(facts, number) for number in range(len(facts.members)))
+    return Problem(devices, sizes, crossing, RUNTIME_BYTES, facts.options.objective)
+
+
+def solve_or_tell(facts: Facts, problem: Problem) -> Partition:
+    """The forced partition, or the best one.
+
+    Raises:
+        FitError: nothing fits; says which stage is too large for which node, and by how much.
+        UsageError: ``--cut`` names what is no cut.
+    """
+    if facts.options.cut:
+        partition: Partition | None = _forced(facts, problem)
+    else:
+        partition = solve(problem)
+    if partition is None:
+        raise _does_not_fit(facts, problem)
+    return partition
+
+
+def _device(facts: Facts, number: int) -> Device:
+    member, fleet = facts.members[number], facts.options.fleet
+    following = facts.members[min(number + 1, len(facts.members) - 1)].node
+    link = fleet.link(member.node.name, following.name)
+    return Device(
+        member.node.name,
+        tuple(row.ms for row in facts.rows(member)),
+        usable_bytes(member.node, member.target, fleet),
+        send_ms_per_byte=0.0 if member.node.local and following.local else 1e3 / link.bandwidth,
+    )
+
+
+def _forced(facts: Facts, problem: Problem) -> Partition | None:
+    """The partition that ``--cut`` names: the borders all of whose made tensors are among the names."""
+    named = set(facts.options.cut)
+    known = {name for edge in facts.edges for name in wire(facts.program, edge)}
+    if unknown := sorted(named - known):
+        hint = did_you_mean(unknown[0], known)
+        raise UsageError("cut-unknown", f"no tensor {unknown[0]!r} crosses a possible cut", hint=hint)
+    cuts = []
+    for number, edge in enumerate(facts.edges, 1):
+        made = set(edge.made) & set(wire(facts.program, edge))
+        if made and made <= named:
+            if not edge.legal:
+                raise UsageError("cut-illegal", f"a cut there is not possible: {edge.reason}", hint="cut elsewhere")
+            cuts.append(number)
+    wanted = len(problem.devices) - 1
+    if len(cuts) != wanted:
+        raise UsageError(
+            "cut-count",
+            f"--cut names {len(cuts)} cuts, {wanted + 1} stages need {wanted}",
+            hint="name all tensors that cross each cut, and no others",
+        )
+    forced = evaluate(problem, cuts)
+    fits = all(need <= device.memory for need, device in zip(forced.stage_bytes, problem.devices, strict=True))
+    return forced if fits else None
+
+
+def _does_not_fit(facts: Facts, problem: Problem) -> FitError:
+    """Say which stage of the best cut without memory limits is too large for its node."""
+    devices = tuple(replace(device, memory=_NO_LIMIT) for device in problem.devices)
+    best = solve(replace(problem, devices=devices))
+    if best is None:
+        return FitError(
+            "no-legal-cut",
+            f"this model cannot be cut into {len(devices)} stages",
+            context=sorted({edge.reason for edge in facts.edges if edge.reason})[:5],
+            hint="build with fewer --nodes",
+        )
+    over = [need - device.memory for need, device in zip(best.stage_bytes, problem.devices, strict=True)]
+    worst = over.index(max(over))
+    member, bounds = facts.members[worst], [0, *best.cuts, len(facts.units)]
+    held = facts.units[bounds[worst] : bounds[worst + 1]]
+    installed = member.node.memory if member.node.memory is not None else member.target.installed
+    detail = [f"weights {show_bytes(int(sum(facts.stored_bytes([unit]) for unit in held) * PACKED))}"]
+    if facts.space is not None:
+        state = show_bytes(sum(facts.state_bytes(unit) for unit in held))
+        detail.append(f"key/value {state} ({facts.space.streams} streams x {facts.space.context} tokens)")
+    detail.append(f"runtime {show_bytes(problem.runtime_bytes)}")
+    need, usable = show_bytes(best.stage_bytes[worst]), show_bytes(problem.devices[worst].memory)
+    return FitError(
+        "fleet-memory-short",
+        f"stage {worst} needs {need} on {member.node.name}, which has {usable} usable",
+        context=[f"{', '.join(detail)}; {show_bytes(installed)} installed"],
+        hint="add a node, lower --context or --streams, or use --quant int4",
+    )
+
+
+def _value_bytes(program: Program) -> dict[str, int]:
+    """Bytes per token (decoders) or per call of each value; open dimensions count as one."""
+    found = {}
+    made = [value for node in program.model.graph for value in node.outputs]
+    for value in [*made, *program.model.graph.inputs]:
+        if value.name and value.shape is not None and value.dtype is not None:
+            size = value.dtype.itemsize
+            for extent in value.shape:
+                size *= extent if isinstance(extent, int) else 1
+            found[value.name] = int(size)
+    return found

@@ -1,0 +1,158 @@
+"""Is the staged model the uncut one?
+
+The uncut model is the same program and weights in one stage on the same back end. Decoders must give the same
+tokens, greedy, for several prompts, alone there and in company here; a graph's outputs must be equal as integers,
+and within 1e-5 + 1e-4 |b| as floats.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ruvcompile.errors import InputError
+from ruvcompile.lower.stage import write_stage
+from ruvcompile.lower.weights import WeightStore
+from ruvcompile.passes.pieces import pieces, program_units
+from ruvcompile.passes.quantise import quantise
+from ruvcompile.program import Program
+from ruvcompile.progress import Progress
+from ruvcompile.verify.loss import sample_tokens, source_loss
+from ruvcompile.whole import run_whole
+from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
+from ruvrun.executors import Array, load_decoder, load_graph
+from ruvrun.manifest import Program as ProgramEntry
+from ruvrun.manifest import load_manifest
+from ruvrun.pipeline import LocalPipeline, Request, Sampling, Worker
+
+# Start and length in the sample text; one of a single token, which is computed in its own mode.
+PROMPTS = ((0, 24), (24, 7), (40, 1), (60, 33))
+ANSWER = 64
+
+
+def compare(
+    manifest_path: Path, model: Path | None, read: Callable[[str], Program], threads: int, progress: Progress
+) -> dict[str, Any]:
+    """Compare a build with the uncut model and with its source.
+
+    Args:
+        manifest_path: of a whole build.
+        model: its source; None to look where the manifest names it.
+        read: loads a file into canonical form.
+        threads: for the float model.
+
+    Returns:
+        The JSON object of ``ruvcompile verify``.
+
+    Raises:
+        InputError: the source or a bundle is not here, or the source is another file.
+    """
+    manifest = load_manifest(manifest_path)
+    bundles = find_bundles(manifest_path, manifest)
+    placed = manifest.pipeline[0].stages
+    if missing := [entry.node for entry in placed if entry.node not in bundles]:
+        hint = "verify the manifest of the whole build"
+        raise InputError("bundle-missing", f"the bundle of {missing[0]} is not beside {manifest_path}", hint=hint)
+    stages = [(bundles[entry.node], verify_bundle(bundles[entry.node], manifest, entry.stage)) for entry in placed]
+    with progress.step("load"):
+        source = read(str(model or _find_source(manifest.program.source, manifest_path)))
+        if source.source.sha256 != manifest.program.source_sha256:
+            raise InputError(
+                "model-differs",
+                f"{source.source.path} is not the file this was built from",
+                context=[f"sha256 {source.source.sha256[:12]}, built from {manifest.program.source_sha256[:12]}"],
+                hint="give the right file with --model",
+            )
+        program = quantise(source, manifest.program.quant)
+    if program.decoder is None:
+        with progress.step("compare"):
+            inputs = _golden_inputs(stages, manifest.program)
+            staged = open_pipeline(stages, context=0, streams=0).run(inputs)
+            same, largest = tensors_agree(staged, run_whole(program.model, inputs, threads=1))
+        return {"identical": same, "max_abs_diff": largest, "tokens": 0, "cases": 1, "vs_source": None}
+    with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory, progress.step("compare"):
+        whole = uncut(program, Path(directory), like=stages[0][1])
+        same, tokens, cases = same_tokens(program, stages, whole)
+    loss = source_loss(source, stages, threads, progress) if program is not source else None
+    return {"identical": same, "max_abs_diff": None, "tokens": tokens, "cases": cases, "vs_source": loss}
+
+
+def uncut(program: Program, scratch: Path, *, like: StageSpec) -> tuple[Path, StageSpec]:
+    """The program in one stage, written below ``scratch``, for the back end and target of another stage."""
+    (piece,) = pieces(program, program_units(program), ())
+    store = WeightStore(scratch / "store")
+    directory = scratch / "uncut"
+    return directory, write_stage(program, piece, directory, store, backend=like.backend, target=like.target)
+
+
+def same_tokens(
+    program: Program, stages: Sequence[tuple[Path, StageSpec]], whole: tuple[Path, StageSpec]
+) -> tuple[bool, int, int]:
+    """Greedy answers to a few prompts: alone on the uncut model, in company on the staged one.
+
+    Returns:
+        Whether all tokens are equal, how many there were, and how many prompts.
+    """
+    assert program.decoder is not None
+    text = np.resize(sample_tokens(program), max(at + length for at, length in PROMPTS))
+    context = min(program.decoder.context, max(length for _, length in PROMPTS) + ANSWER)
+    greedy = Sampling(temperature=0.0, top_p=1.0, seed=0)
+    requests = [
+        Request(number, tuple(int(token) for token in text[at : at + length]), ANSWER, greedy, frozenset())
+        for number, (at, length) in enumerate(PROMPTS)
+    ]
+    alone = open_pipeline([whole], context=context, streams=1)
+    wanted = {request.id: alone.generate([request])[request.id] for request in requests}
+    found = open_pipeline(stages, context=context, streams=len(requests)).generate(requests)
+    return found == wanted, sum(map(len, wanted.values())), len(requests)
+
+
+def open_pipeline(stages: Sequence[tuple[Path, StageSpec]], *, context: int, streams: int) -> LocalPipeline:
+    """The stages as one pipeline in this process, one thread each."""
+    workers = [
+        Worker(load_decoder(directory, spec, context=context, slots=streams, threads=1), spec)
+        if spec.kind == "decoder"
+        else Worker(load_graph(directory, spec, threads=1), spec)
+        for directory, spec in stages
+    ]
+    return LocalPipeline(workers, context, streams)
+
+
+def tensors_agree(staged: Mapping[str, Array], whole: Mapping[str, Array]) -> tuple[bool, float]:
+    """Whether outputs are equal as DESIGN's rule has it, and the largest absolute difference."""
+    same, largest = True, 0.0
+    for name, wanted in whole.items():
+        found = staged[name]
+        if found.shape != wanted.shape or found.dtype != wanted.dtype:
+            return False, float("inf")
+        if wanted.dtype.kind in "fc":
+            difference = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+            same &= bool((difference <= 1e-5 + 1e-4 * np.abs(wanted)).all())
+        else:
+            difference = (found != wanted).astype(np.float64)
+            same &= not difference.any()
+        largest = max(largest, float(difference.max(initial=0.0)))
+    return same, largest
+
+
+def _golden_inputs(stages: Sequence[tuple[Path, StageSpec]], program: ProgramEntry) -> dict[str, Array]:
+    """The inputs of a graph as they were recorded in the stages' golden checks."""
+    found: dict[str, Array] = {}
+    names = {f"in.{tensor.name}": tensor.name for tensor in program.inputs}
+    for directory, spec in stages:
+        assert spec.golden is not None
+        with np.load(directory / spec.golden.file) as stored:
+            found |= {names[key]: stored[key] for key in stored.files if key in names}
+    return found
+
+
+def _find_source(named: str, manifest_path: Path) -> Path:
+    """The model file as the build was told it: from here, else from beside the build."""
+    for candidate in (Path(named), manifest_path.parent / named, manifest_path.parent.parent / named):
+        if candidate.is_file():
+            return candidate
+    raise InputError("file-missing", f"the model {named} is not here", hint="say where it is with --model")
