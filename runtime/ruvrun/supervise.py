@@ -49,6 +49,8 @@ PATIENCE = 5.0
 _KINDS: dict[int, type[RuvError]] = {
     kind.exit_code: kind for kind in (UsageError, InputError, FitError, IntegrityError, UnreachableError, MachineError)
 }
+# What children say of one another while all of them are being ended is no news.
+_EXPECTED = ("lost: ", "waiting: ", "refused: ")
 # An exit code at the first start that ends everything: 1 and 6 might pass, the user's errors will not.
 _FINAL = (2, 3, 4, 5, 7)
 
@@ -172,10 +174,10 @@ class Supervisor:
 
     def _line(self, child: _Child, line: str) -> None:
         error = parse_error(line)
-        if error is None:
-            self._tell(line)
-        else:
+        if error is not None:
             child.error = error
+        elif not (self._stopping and line.startswith(_EXPECTED)):
+            self._tell(line)
 
     def _ended(self, child: _Child) -> None:
         code = self._reap(child)

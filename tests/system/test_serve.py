@@ -130,6 +130,32 @@ def metrics(url: str) -> str:
         return str(response.read().decode())
 
 
+def test_a_killed_head_comes_back_at_the_same_address_with_the_stages_it_had(manifest: Path, text: str) -> None:
+    with serving(manifest, "--port", "0") as served:
+        url = served.ready()
+        before = served.children()
+        os.kill(before["head"], signal.SIGKILL)
+        assert served.ready() == url
+        assert said(complete(url, PROMPT)) == text
+        after = served.children()
+        assert {name for name, pid in after.items() if before[name] != pid} == {"head"}
+
+
+def test_a_stage_that_stands_still_is_lost_like_a_dead_one(manifest: Path, text: str) -> None:
+    with serving(manifest, "--port", "0") as served:
+        url = served.ready()
+        pid = served.children()["stage host-1"]
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        status, body = complete(url, PROMPT)
+        assert status >= 500, body
+        assert time.monotonic() - began < 10
+        os.kill(pid, signal.SIGCONT)
+        await_ready(url)
+        assert said(complete(url, PROMPT)) == text
+        assert served.children()["stage host-1"] == pid
+
+
 def test_while_a_stage_is_away_health_is_503_and_names_it(manifest: Path) -> None:
     with serving(manifest, "--port", "0") as served:
         url = served.ready()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -51,6 +52,7 @@ def serve(
     Example: ruvrun serve dist/manifest.toml --port 8000
     """
     from ruvrun import launch
+    from ruvrun.machine import free_ports
     from ruvrun.placement import place, space
 
     if role is not None:  # a child of ours
@@ -85,6 +87,8 @@ def serve(
                 else {}
             )
         )
+    if port_ == 0:  # chosen once, so that a head that is started again has the same address
+        http = replace(http, port=free_ports(1)[0])
     _supervise(launch.processes(placement, settings, http))
 
 
