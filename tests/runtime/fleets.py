@@ -91,6 +91,11 @@ def fleet(directory: Path, stages: int) -> Iterator[Fleet]:
             process.wait()
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def _main(directory: Path, node: str) -> None:
     """One stage of the fake decoder, until SIGTERM."""
     from ruvrun.manifest import load_manifest
@@ -102,7 +107,7 @@ def _main(directory: Path, node: str) -> None:
     workers = fake_workers(len(manifest.stage), slots=SLOTS, context=CONTEXT)
     index = [entry.name for entry in manifest.node].index(node)
     transport = open_sockets(manifest, node, directory / node)
-    Stage(manifest, node, endpoints, transport, lambda: workers[index], lambda line: print(line, flush=True)).run()
+    Stage(manifest, node, endpoints, transport, lambda: workers[index], _say).run()
 
 
 if __name__ == "__main__":
