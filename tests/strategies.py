@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import typing
+from typing import Any
+
 import numpy as np
 import onnx
 from hypothesis import strategies as st
@@ -94,3 +98,33 @@ def _an_if(out: str, first: str, second: str, name: str) -> onnx.NodeProto:
         for branch, kind in (("then", "Add"), ("else", "Mul"))
     ]
     return helper.make_node("If", ["flag"], [out], name=name, then_branch=branches[0], else_branch=branches[1])
+
+
+def messages() -> st.SearchStrategy[frames.Message]:
+    """Any message a link may carry."""
+    return st.one_of(*(_values(kind) for kind in typing.get_args(frames.Message)))
+
+
+def _values(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a field of a message: a number, a text, another struct, or tuples of these."""
+    if hint in (int, float, str, bool):
+        plain = {int: SEEDS, float: st.floats(allow_nan=False), str: st.text(max_size=8), bool: st.booleans()}
+        return plain[hint]
+    if issubclass(typing.get_origin(hint) or hint, tuple):
+        first, *rest = typing.get_args(hint)
+        if rest == [...]:
+            return st.lists(_values(first), max_size=3).map(tuple)
+        return st.tuples(*map(_values, (first, *rest)))
+    return st.builds(hint, **{name: _values(part) for name, part in typing.get_type_hints(hint).items()})
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> dict[str, np.ndarray]:
+    """Up to three named arrays of the types that travel; empty ones and scalars too."""
+    named = {}
+    for name in draw(st.lists(st.text(max_size=8), max_size=3, unique=True)):
+        dtype = np.dtype(draw(st.sampled_from(["?", "i1", "<i4", "<i8", "u1", "<u8", "<f2", "<f4", "<f8"])))
+        shape = draw(st.lists(st.integers(0, 4), max_size=4))
+        size = math.prod(shape) * dtype.itemsize
+        named[name] = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), dtype).reshape(shape)
+    return named
