@@ -13,17 +13,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ruvrun import machine
 from ruvrun.bundle import HEAD
-from ruvrun.errors import UnreachableError, UsageError
+from ruvrun.errors import InputError, UnreachableError, UsageError
 from ruvrun.manifest import Space
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
 from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, Placement
 from ruvrun.supervise import Process, Supervisor, end_with_parent
+
+if TYPE_CHECKING:
+    from ruvrun.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
 
@@ -110,17 +114,18 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
     Raises:
         RuvError: the port is taken, the tokenizer or the key file is not what it should be.
     """
-    from ruvrun.server import HttpServer, build_app, listen, load_keys, url_of
-    from ruvrun.tokenizer import Tokenizer
-
     end_with_parent()
+    try:
+        from ruvrun.server import HttpServer, build_app, listen, load_keys, url_of
+    except ImportError as error:
+        raise _not_installed(error) from None
     machine.pin(cpus_of(placement, settings, placement.manifest.head.node))
     # The driver's thread must get the interpreter back from the HTTP thread sooner than after 5 ms.
     sys.setswitchinterval(0.0005)
     manifest = placement.manifest
     keys = load_keys(http.api_keys) if http.api_keys else {}
     bound = listen(http.host, http.port)
-    tokenizer = Tokenizer(placement.head_bundle / HEAD) if manifest.program.kind == "decoder" else None
+    tokenizer = tokenizer_of(placement) if manifest.program.kind == "decoder" else None
     driver = open_driver(manifest, placement.endpoints, placement.head_bundle, settings.space, on_change=_news(say))
     app = build_app(driver, tokenizer, manifest, api_keys=keys, context=settings.space.context)
     server = HttpServer(app, bound)
@@ -143,6 +148,19 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
         driver.stop()
     if broken:
         raise broken[0]
+
+
+def tokenizer_of(placement: Placement) -> Tokenizer:
+    """The tokenizer of a decoder, from the bundle of the head's node.
+
+    Raises:
+        RuvError: its files or its packages are missing.
+    """
+    try:
+        from ruvrun.tokenizer import Tokenizer
+    except ImportError as error:
+        raise _not_installed(error) from None
+    return Tokenizer(placement.head_bundle / HEAD)
 
 
 @contextlib.contextmanager
@@ -235,6 +253,15 @@ def _as_listened(endpoints: Endpoints, name: str, role: str) -> Endpoints:
     if role == "head":
         return Endpoints(endpoints.nodes, everywhere)
     return Endpoints({**endpoints.nodes, name: everywhere}, endpoints.head)
+
+
+def _not_installed(error: ImportError) -> InputError:
+    return InputError(
+        "head-packages-missing",
+        "the head needs packages that are not installed here",
+        context=[str(error)],
+        hint="pip install 'ruvrun[head]'",
+    )
 
 
 def _news(say: Say) -> Callable[[str, str, str], None]:

@@ -73,6 +73,12 @@ def place(path: Path, node: str | None = None) -> Placement:
     """
     path = manifest_path(path)
     manifest = load_manifest(path)
+    if len(manifest.pipeline) > 1:
+        raise InputError(
+            "replicas-not-served",
+            f"this manifest has {len(manifest.pipeline)} pipelines, and this version serves one",
+            hint="build with as many --stages as nodes, or with fewer nodes",
+        )
     nodes = read_nodes(path)
     found = find_bundles(path, manifest)
     if node is not None and node not in {entry.name for entry in manifest.node}:

@@ -28,6 +28,7 @@ def failure(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, st
     code = ruvrun(*words)
     out, err = capsys.readouterr()
     assert out == ""
+    err = "".join(line for line in err.splitlines(True) if "(default)" not in line)
     assert err.startswith("error["), err
     assert "Traceback" not in err
     return code, err
@@ -84,7 +85,8 @@ def test_json_has_one_object_also_for_an_error(tmp_path: Path, capsys: pytest.Ca
     code = ruvrun("run", tmp_path / "manifest.toml", "--prompt", "a", "--json")
     out, err = capsys.readouterr()
     error = json.loads(out)["error"]
-    assert (code, error["exit_code"], error["ref"], err) == (3, 3, "file-missing", "")
+    assert (code, error["exit_code"], error["ref"]) == (3, 3, "file-missing")
+    assert "error[" not in err
     assert sorted(error) == ["context", "exit_code", "hint", "message", "ref"]
     assert ruvrun("bench", "--json", "--streams") == 2
     assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 2
@@ -141,7 +143,7 @@ def test_defaults_are_told_and_what_was_said_is_not_called_one(
     assert ruvrun("serve", write_build(tmp_path), "--port", "8123") == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert "host 127.0.0.1 (default), port 8123, context 64 (default), streams 4 (default)" in err
+    assert "--host 127.0.0.1 (default), --port 8123, --context 64 (default), --streams 4 (default)" in err
     assert [process.name for process in started] == ["stage on a", "stage on b", "head"]
     assert all("--endpoints" in process.argv for process in started)
     assert started[2].argv[started[2].argv.index("--port") + 1] == "8123"

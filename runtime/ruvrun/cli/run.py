@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ruvrun.cli.voice import COUNT, PATH, common, say, say_if_verbose
-from ruvrun.errors import InputError, MachineError, UnreachableError, UsageError
+from ruvrun.errors import InputError, UnreachableError, UsageError
 
 
 @click.command()
@@ -76,7 +76,7 @@ def run(
         settings = launch.Settings(planned)
         arrays = read_inputs(inputs, target.manifest) if inputs else {}
         launch.require_fit(target, settings)
-        tokenizer = _tokenizer(target) if prompt is not None else None
+        tokenizer = launch.tokenizer_of(target) if prompt is not None else None
         with launch.hosted(target, settings, say_if_verbose) as driver:
             if prompt is not None and tokenizer is not None:
                 wanted = Prompt(prompt, chat, max_tokens, Sampling(temperature, top_p, seed))
@@ -113,18 +113,3 @@ def _running_or_local(manifest: str | None, url: str | None) -> Any:
     if not is_ready(body):
         raise UnreachableError("not-ready", one_line(body), hint="start the nodes that are missing")
     return body["url"]
-
-
-def _tokenizer(placement: Any) -> Any:
-    from ruvrun.bundle import HEAD
-
-    try:
-        from ruvrun.tokenizer import Tokenizer
-    except ImportError as error:
-        raise MachineError(
-            "head-packages-missing",
-            "the head needs packages that are not here",
-            context=[str(error)],
-            hint="pip install 'ruvrun[head]'",
-        ) from None
-    return Tokenizer(placement.head_bundle / HEAD)

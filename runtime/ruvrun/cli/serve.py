@@ -107,7 +107,8 @@ def _supervise(processes: Sequence[Any]) -> None:
 
 
 def _tell_defaults(values: dict[str, tuple[Any, Any]]) -> None:
-    say(", ".join(f"{name} {used}{' (default)' if given is None else ''}" for name, (given, used) in values.items()))
+    told = [f"--{name} {used}{' (default)' if given is None else ''}" for name, (given, used) in values.items()]
+    say(", ".join(told))
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:

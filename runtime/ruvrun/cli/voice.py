@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ruvrun import __version__
 from ruvrun.errors import RuvError, UsageError, did_you_mean
@@ -43,9 +44,23 @@ def common(command: Callable[..., None]) -> Callable[..., None]:
         voice = click.get_current_context().ensure_object(dict)
         voice.update(quiet=quiet, verbose=verbose)
         logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, format="%(name)s: %(message)s")
+        _tell_defaults(click.get_current_context())
         command(*args, **kwargs)
 
     return wrapped
+
+
+def _tell_defaults(context: click.Context) -> None:
+    """Every default that is applied is told."""
+    applied = [
+        f"{option.opts[-1]} {value} (default)"
+        for option in context.command.params
+        if isinstance(option, click.Option) and not option.is_flag and not option.multiple and option.name
+        if (value := context.params.get(option.name)) is not None
+        if context.get_parameter_source(option.name) is ParameterSource.DEFAULT
+    ]
+    if applied:
+        say(", ".join(applied))
 
 
 def say(line: str) -> None:
