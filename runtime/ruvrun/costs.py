@@ -123,7 +123,7 @@ def merge(tables: Iterable[CostTable]) -> CostTable:
             units[key] = msgspec.structs.replace(row, source=place[row.source])
         for step in table.step:
             steps[step.target] = msgspec.structs.replace(step, source=place[step.source])
-    used = sorted({row.source for row in (*units.values(), *steps.values())})
+    used = sorted({row.source for row in units.values()} | {step.source for step in steps.values()})
     renumbered = {old: new for new, old in enumerate(used)}
     return CostTable(
         provenance=[provenance[index] for index in used],

@@ -199,7 +199,8 @@ def _norm(edit: _Graph, node: ir.Node) -> None:
 def _rows(edit: _Graph) -> None:
     """Gather the wanted rows of ``[batch, sequence, hidden]`` before the final norm; logits are ``[rows, vocab]``."""
     norm = next(node for node in edit.graph if node.name == FINAL_NORM)
-    hidden, width = norm.inputs[0], int(norm.inputs[1].shape[0])  # type: ignore[union-attr,index,arg-type]
+    # A norm's scale is a weight: its shape is known.
+    hidden, width = norm.inputs[0], int(norm.inputs[1].shape[0])  # type: ignore[union-attr,index,arg-type]  # as said
     flat = edit.constant("flat_shape", np.array([-1, width], np.int64))
     (packed,) = edit.add(norm, "Reshape", [hidden, flat], ["final_norm/packed"], name="/final_norm/packed", domain="")
     rows = _input(edit.graph, ROWS, ["rows"], ir.DataType.INT64)
@@ -242,9 +243,9 @@ def _alike(first: ir.Node, other: ir.Node) -> bool:
 def _concatenate(graph: ir.Graph, name: str, values: Sequence[ir.Value | None]) -> ir.Value:
     """The lazy concatenation of initializers along their first axis."""
     tensors = [value.const_value for value in values if value is not None]
-    shapes = [tuple(int(size) for size in tensor.shape) for tensor in tensors if tensor is not None]  # type: ignore[arg-type]
+    shapes = [tuple(int(size) for size in tensor.shape) for tensor in tensors if tensor is not None]  # type: ignore[arg-type]  # static
     shape = ir.Shape((sum(each[0] for each in shapes), *shapes[0][1:]))
-    dtype = tensors[0].dtype  # type: ignore[union-attr]
+    dtype = tensors[0].dtype  # type: ignore[union-attr]  # as above
 
     def read() -> ir.TensorProtocol:
         return ir.Tensor(np.concatenate([tensor.numpy() for tensor in tensors if tensor is not None]), name=name)

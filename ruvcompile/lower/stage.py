@@ -127,7 +127,7 @@ def _write(model: ir.Model, directory: Path, store: WeightStore, groups: Groups)
             entry.offset,
             entry.length,
             value.dtype,
-            shape=value.const_value.shape,  # type: ignore[arg-type]
+            shape=value.const_value.shape,  # type: ignore[arg-type]  # a Shape all the same
             name=str(value.name),
             base_dir=directory,
         )

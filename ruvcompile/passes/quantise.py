@@ -173,7 +173,8 @@ class _Weights:
         ``transposed`` tells that the float weight is ``[columns, rows]``.
         """
         assert weight.shape is not None
-        rows, columns = (int(size) for size in (reversed(weight.shape) if transposed else weight.shape))  # type: ignore[arg-type]
+        sizes = reversed(weight.shape) if transposed else weight.shape
+        rows, columns = (int(size) for size in sizes)  # type: ignore[arg-type]  # weights have static shapes
         if columns % BLOCK:
             raise InputError(
                 "quant-block",
@@ -224,7 +225,7 @@ def _linear(weights: _Weights, node: ir.Node, bits: int, accuracy: int) -> None:
     weight = node.inputs[1]
     if not bits or weight is None or weight.shape is None:
         return
-    inner, outer = int(weight.shape[0]), int(weight.shape[1])  # type: ignore[arg-type]
+    inner, outer = int(weight.shape[0]), int(weight.shape[1])  # type: ignore[arg-type]  # weights have static shapes
     inputs = [node.inputs[0], *weights.register(weight, bits, transposed=True, form="linear")]
     sizes = {"K": inner, "N": outer, "bits": bits, "block_size": BLOCK, "accuracy_level": accuracy}
     _replace(weights.graph, node, "MatMulNBits", inputs, sizes)
