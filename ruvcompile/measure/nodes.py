@@ -20,7 +20,7 @@ def measure_units(
     units: Sequence[Unit],
     *,
     store: WeightStore,  # noqa: ARG001 - the graph is run from memory
-    scratch: Path,  # noqa: ARG001
+    scratch: Path,  # noqa: ARG001 - nor is anything written
     threads: int,
     samples: Mapping[str, Array],
     progress: Progress,
