@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ruvcompile import report as reporting
-from ruvcompile.emit import Contents, workspace, write_build
+from ruvcompile.emit import Contents, write_build
 from ruvcompile.golden import add_golden
 from ruvcompile.load import load
 from ruvcompile.lower.stage import write_stage
@@ -44,6 +44,7 @@ from ruvcompile.samples import sample
 from ruvcompile.targets import fleet_targets
 from ruvcompile.verify import compare, source_loss
 from ruvcompile.whole import observe
+from ruvcompile.workspace import workspace
 from ruvrun.bundle import BUNDLES, StageSpec
 from ruvrun.costs import CostTable, load_costs, merge
 from ruvrun.executors import Array

@@ -1,8 +1,4 @@
-"""Write a build: bundles, manifest, addresses, costs and report, into a folder that appears all at once.
-
-Everything is written into a hidden folder beside the target, ``.NAME.partial-PID``; only when it is complete does it
-take the target's place, by rename. A build that is killed leaves what was there untouched; the next one removes
-what it left. A folder that is not a build of ours is never replaced.
+"""Write a build: bundles, manifest, addresses and costs, into the folder that will appear all at once.
 
 What the hashes cover depends on the stage alone (see ``ruvrun.bundle``); what is a node's own, keys above all,
 lies under ``node/`` beside it. Keys belong to the fleet: made once, reused by every build.
@@ -11,10 +7,7 @@ lies under ``node/`` beside it. Keys belong to the fleet: made once, reused by e
 from __future__ import annotations
 
 import os
-import re
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +15,7 @@ from pathlib import Path
 import onnx_ir as ir
 import zmq
 
-from ruvcompile.errors import InputError, MachineError
+from ruvcompile.errors import InputError
 from ruvcompile.fleet import FleetNode
 from ruvcompile.options import KEYS_DIR, Options
 from ruvcompile.plan import Plan
@@ -54,44 +47,7 @@ from ruvrun.manifest import Program as ProgramEntry
 
 COSTS = "costs.toml"
 HEAD_PORT = 7069
-
-
-@contextmanager
-def workspace(output: Path) -> Iterator[Path]:
-    """A folder to build in, which takes ``output``'s place when the block ends without an error.
-
-    Raises:
-        InputError: ``output`` exists and is not a build of ours.
-        MachineError: it cannot be written there.
-    """
-    if output.exists() and not _ours(output):
-        raise InputError(
-            "output-not-ours", f"{output} exists and is not a build", hint="choose another -o, or remove it"
-        )
-    parent = output.absolute().parent
-    work = parent / f".{output.name}.partial-{os.getpid()}"
-    try:
-        _sweep(parent, output.name)
-        work.mkdir(parents=True)
-    except OSError as error:
-        raise MachineError(
-            "output-unwritable", f"cannot write {output}: {error.strerror}", hint="choose another place with -o"
-        ) from None
-    try:
-        yield work
-        old = parent / f".{output.name}.replaced-{os.getpid()}"
-        if output.exists():
-            output.rename(old)
-        work.rename(output)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise MachineError(
-            "output-unwritable",
-            f"cannot write {error.filename or output}: {error.strerror}",
-            hint="make room, or choose another -o",
-        ) from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+_SECRET = ".secret"
 
 
 @dataclass(frozen=True)
@@ -251,36 +207,41 @@ def _write_bundle(
 
 
 def _keys(work: Path, options: Options) -> dict[str, tuple[str, str]]:
-    """Public and secret key (Z85) of every node: the fleet's, or new ones where it has none."""
-    beside_fleet = options.fleet.path is not None
+    """Public and secret key (Z85) of every node: the fleet's, or new ones where it has none.
+
+    Keys beside a fleet file stay where they are. Others live in the build; all that the old build had go into the
+    new one, those of nodes that it leaves out too, or a node that comes back would be a stranger.
+
+    Raises:
+        InputError: a key file that is none.
+    """
     kept = options.keys
-    place = kept if beside_fleet else work / KEYS_DIR
+    place = kept if options.fleet.path is not None else work / KEYS_DIR
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found: dict[str, tuple[str, str]] = {}
+    found = {path.name.removesuffix(_SECRET): _read_secret(path) for path in sorted(kept.glob(f"*{_SECRET}"))}
     for node in options.fleet.nodes:
-        old = kept / f"{node.name}.secret"
-        if old.is_file() and not options.new_keys:
-            public, secret = old.read_text("ascii").split()
-        else:
-            public, secret = (key.decode() for key in zmq.curve_keypair())
-        _write_secret(place / f"{node.name}.secret", (public, secret))
-        found[node.name] = (public, secret)
+        if node.name not in found or options.new_keys:
+            public, secret = zmq.curve_keypair()
+            found[node.name] = (public.decode(), secret.decode())
+    for name, key in found.items():
+        _write_secret(place / f"{name}{_SECRET}", key)
     return found
 
 
+def _read_secret(path: Path) -> tuple[str, str]:
+    try:
+        public, secret = path.read_text("ascii").split()
+        if zmq.curve_public(secret.encode()) == public.encode():
+            return public, secret
+    except (ValueError, zmq.ZMQError):
+        pass
+    raise InputError("key-wrong", f"{path} is not a key pair", hint="restore it, or remove it to get a new one")
+
+
 def _write_secret(path: Path, key: tuple[str, str]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """Write a key pair for the owner's eyes only, whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:
         stream.write(f"{key[0]}\n{key[1]}\n")
-
-
-def _ours(output: Path) -> bool:
-    return output.is_dir() and ((output / MANIFEST).is_file() or not any(output.iterdir()))
-
-
-def _sweep(parent: Path, name: str) -> None:
-    """Remove what killed builds of this output left behind."""
-    for path in parent.glob(f".{name}.*-*"):
-        match = re.fullmatch(rf"\.{re.escape(name)}\.(partial|replaced)-(\d+)", path.name)
-        if match and not Path(f"/proc/{match.group(2)}").exists():
-            shutil.rmtree(path, ignore_errors=True)
+    partial.replace(path)

@@ -1,0 +1,101 @@
+"""The folder a build is written in, which takes the place of the output all at once.
+
+Everything is written into a hidden folder beside the output, ``.NAME.partial-PID``. When it is complete it changes
+places with what was there, in one system call, so that at every moment a whole build lies under the name: the old
+one or the new one. Where the file system cannot do that, the old build is renamed away first, and the next build
+puts it back if this one died in between. What a killed build left behind is removed by the next one. A folder that
+is not a build of ours is never replaced.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ruvcompile.errors import InputError, MachineError
+from ruvrun.bundle import BUNDLES
+from ruvrun.manifest import MANIFEST
+
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+@contextmanager
+def workspace(output: Path) -> Iterator[Path]:
+    """A folder to build in, which takes ``output``'s place when the block ends without an error.
+
+    Raises:
+        InputError: ``output`` exists and is not a build of ours.
+        MachineError: it cannot be written there.
+    """
+    place = output.resolve()
+    work = place.parent / f".{place.name}.partial-{os.getpid()}"
+    try:
+        _sweep(place)
+        if place.exists() and not _ours(place):
+            raise InputError(
+                "output-not-ours", f"{output} exists and is not a build", hint="choose another -o, or remove it"
+            )
+        work.mkdir(parents=True)
+        yield work
+        _take_place(work, place)
+    except OSError as error:
+        if error.errno not in REFUSALS or not _concerns(error.filename, work):
+            raise
+        raise MachineError(
+            "output-unwritable",
+            f"cannot write {output}: {error.strerror}",
+            hint="make room, or choose another place with -o",
+        ) from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _concerns(filename: str | None, work: Path) -> bool:
+    """Whether an error is about our folder (or one above it), and not about a file that was only read."""
+    path = Path(filename or work)
+    return path.is_relative_to(work) or work.is_relative_to(path)
+
+
+def _take_place(work: Path, place: Path) -> None:
+    """Put ``work`` where ``place`` is; what was there is at ``work`` afterwards, or gone."""
+    if not place.exists():
+        work.rename(place)
+    elif not _exchange(work, place):
+        old = place.parent / f".{place.name}.replaced-{os.getpid()}"
+        place.rename(old)
+        work.rename(place)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two directories change places in one step; False where library, kernel or file system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    done: int = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    return done == 0
+
+
+def _ours(place: Path) -> bool:
+    whole = (place / MANIFEST).is_file() and (place / BUNDLES).is_dir()
+    return place.is_dir() and (whole or not any(place.iterdir()))
+
+
+def _sweep(place: Path) -> None:
+    """Put back a build that was renamed away, and remove what killed builds of this output left behind."""
+    left = re.compile(rf"\.{re.escape(place.name)}\.(partial|replaced)-(\d+)")
+    for path in place.parent.glob(".*"):
+        match = left.fullmatch(path.name)
+        if match and not Path(f"/proc/{match.group(2)}").exists():
+            if match.group(1) == "replaced" and not place.exists():
+                path.rename(place)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
