@@ -1,7 +1,7 @@
 """Fill a cost table by running the program with the executor that will run it.
 
-``measure`` returns the rows a plan needs. Rows that the given tables already hold are taken from there; when
-none is missing nothing is run.
+``measure`` returns the rows a plan needs. Rows that the given tables already hold are taken from there, even when
+others are missing and the program is run for those; when none is missing nothing is run.
 """
 
 from __future__ import annotations
@@ -73,4 +73,4 @@ def measure(
         )
         for key, unit in keys.items()
     ]
-    return merge([CostTable(provenance=[provenance()], unit=rows)])
+    return merge([CostTable(provenance=[provenance()], unit=rows), kept])

@@ -5,7 +5,7 @@ nodes look slower than they are. So:
 
 1. The whole decoder is run, so that its weights pass through the caches as they will when it serves.
 2. *Sizes* are medians of unprofiled steps: one token at a context of ``DEPTH`` tokens, and a prompt chunk of
-   ``CHUNK`` tokens.
+   ``CHUNK`` tokens; less of both where the model's context is short.
 3. *Shares* come from the profiler, after its overhead per node (what all nodes together are longer than the
    unprofiled step, divided by their number) has been taken off each.
 4. A unit's cost is its share of the size. Layers of equal shape are averaged: they are one row.
@@ -55,14 +55,14 @@ def measure_units(
     """Times of the units by key (``unit_key``), on this machine with ``threads`` threads."""
     assert program.decoder is not None
     depth = min(DEPTH, program.decoder.context // 2)
+    context = min(program.decoder.context, depth + STEPS)
     chunk = max(2, min(CHUNK, depth))
     keys = {unit_of(unit.nodes[0]): unit_key(program, unit) for unit in units}
     (piece,) = pieces(program, units, ())
     with progress.step("measure", total=STEPS + CHUNKS + PROFILED_STEPS) as bar:
         spec = write_stage(program, piece, scratch, store, backend="onnxruntime", target="host")
-        slots_for = depth + STEPS + PROFILED_STEPS + 2
-        ids = np.random.default_rng(0).integers(0, program.decoder.vocab, slots_for)
-        executor = OnnxDecoder(open_session(scratch / spec.model, threads=threads), spec, context=slots_for, slots=1)
+        ids = np.random.default_rng(0).integers(0, program.decoder.vocab, context)
+        executor = OnnxDecoder(open_session(scratch / spec.model, threads=threads), spec, context=context, slots=1)
         chunk_ms = []
         for _ in range(CHUNKS):
             chunk_ms.append(_timed(executor, ids, 0, chunk))
@@ -70,15 +70,15 @@ def measure_units(
         _timed(executor, ids, 0, depth)
         single_ms = []
         for step in range(STEPS):
-            single_ms.append(_timed(executor, ids, depth + step, 1))
+            single_ms.append(_timed(executor, ids, depth + step % (context - depth), 1))
             bar.advance()
         del executor
         trace = scratch / "trace"
         session = open_session(scratch / spec.model, threads=threads, profile=trace)
-        executor = OnnxDecoder(session, spec, context=slots_for, slots=1)
+        executor = OnnxDecoder(session, spec, context=context, slots=1)
         _timed(executor, ids, 0, depth)
         for step in range(PROFILED_STEPS):
-            _timed(executor, ids, depth + step, 1)
+            _timed(executor, ids, depth + step % (context - depth), 1)
             bar.advance()
         events = _events(Path(session.end_profiling()))
     single = _shares(events[1:], statistics.median(single_ms))
