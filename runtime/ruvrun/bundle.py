@@ -86,8 +86,10 @@ def verify_bundle(directory: Path, manifest: Manifest, stage: int) -> StageSpec:
     """Check every byte of the bundle in ``directory`` against the manifest's stage, then return its spec.
 
     Raises:
-        IntegrityError: a file is missing, altered or too many; nothing was loaded.
+        IntegrityError: a file is missing or altered; nothing was loaded.
         InputError: there is no bundle, or it cannot be read.
+
+    Files that ``bundle.toml`` does not name are not looked at: nothing reads them.
     """
     if not (directory / BUNDLE).is_file():
         raise InputError(

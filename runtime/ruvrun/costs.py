@@ -88,18 +88,23 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def load_costs(path: Path) -> CostTable:
-    """Read a cost table; negative or missing costs and dangling sources are refused."""
+    """Read a cost table; costs that are no times and sources that are not there are refused."""
     table = read_toml(path, CostTable, "cost table")
     for row in table.unit:
-        if row.ms < 0 or row.ms_per_token < 0 or any(node.ms < 0 for node in row.node):
-            raise InputError("cost-negative", f"{path}: unit {row.label} has a negative cost", hint="measure it again")
-        if not 0 <= row.source < len(table.provenance):
-            raise InputError(
-                "cost-source",
-                f"{path}: unit {row.label} names provenance {row.source}, which is not there",
-                hint="measure again",
-            )
+        _check(path, f"unit {row.label}", row.source, table, (row.ms, row.ms_per_token, *(n.ms for n in row.node)))
+    for step in table.step:
+        _check(path, f"step of {step.target}", step.source, table, (step.head_ms, step.hop_ms))
     return table
+
+
+def _check(path: Path, what: str, source: int, table: CostTable, times: Iterable[float]) -> None:
+    for ms in times:
+        if not 0 <= ms < float("inf"):  # NaN is no time either
+            raise InputError("cost-wrong", f"{path}: {what} has a cost of {ms} ms", hint="measure it again")
+    if not 0 <= source < len(table.provenance):
+        raise InputError(
+            "cost-source", f"{path}: {what} names provenance {source}, which is not there", hint="measure it again"
+        )
 
 
 def dump_costs(table: CostTable) -> bytes:

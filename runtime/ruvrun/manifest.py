@@ -169,7 +169,7 @@ class Manifest(_Struct, frozen=True):
     protocol: int = PROTOCOL
 
     def node_named(self, name: str) -> Node:
-        """The node called ``name``; the caller has checked that it is there."""
+        """The node called ``name``; it must be there, as every node is that ``load_manifest`` found placed."""
         return next(node for node in self.node if node.name == name)
 
     def place_of(self, name: str) -> tuple[int, Placed] | None:
@@ -229,8 +229,14 @@ def identify(program: Program, stages: list[Stage], pipelines: list[Pipeline]) -
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Read and check ``manifest.toml``: its form, its format number, and its own ``id``."""
+    """Read and check ``manifest.toml``: its form, format and protocol number, its own ``id``, and its nodes."""
     manifest = read_toml(path, Manifest, "manifest")
+    if manifest.protocol != PROTOCOL:
+        raise InputError(
+            "protocol-unknown",
+            f"{path} speaks protocol {manifest.protocol}, this version {PROTOCOL}",
+            hint="use the version of ruvrun that belongs to the one that built it",
+        )
     wanted = identify(manifest.program, manifest.stage, manifest.pipeline)
     if manifest.id != wanted:
         raise InputError(
@@ -238,6 +244,16 @@ def load_manifest(path: Path) -> Manifest:
             f"{path} does not match its own id",
             context=[f"it says {manifest.id[:12]}, its content is {wanted[:12]}"],
             hint="it was edited by hand; build again, and put addresses into nodes.toml",
+        )
+    named = [node.name for node in manifest.node]
+    placed = [entry.node for pipeline in manifest.pipeline for entry in pipeline.stages]
+    if unknown := sorted({manifest.head.node, *placed} - set(named)):
+        # The nodes' tables hold keys, which the id does not cover.
+        raise InputError(
+            "manifest-node-missing",
+            f"{path} has no [[node]] for {unknown[0]}",
+            context=[f"it has: {', '.join(named)}"],
+            hint="it was edited by hand; copy it from the build again",
         )
     return manifest
 
