@@ -161,9 +161,10 @@ class OnnxGraph:
 
     def run(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """Run the stage once."""
+        inputs = {name: tensors[name] for name in self._inputs}
         try:
-            results = self._session.run(self._outputs, {name: tensors[name] for name in self._inputs})
-        except (RuntimeError, ValueError, ort.capi.onnxruntime_pybind11_state.InvalidArgument) as error:
+            results = self._session.run(self._outputs, inputs)
+        except Exception as error:  # noqa: BLE001 - onnxruntime's errors share no other base class
             raise InputError(
                 "graph-run-failed",
                 "the graph refused these inputs",
