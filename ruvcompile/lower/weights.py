@@ -1,7 +1,7 @@
 """Weights on disk: one file per group (attention or MLP of a layer, embedding, head), named by its hash.
 
-A group's file is the same bytes whatever the cut, so a moved cut copies only the groups that moved; a tied
-head is the same file as the embedding. Each group is quantised once per build, when it is first written, into
+A decoder's group is the same bytes whatever the cut, so a moved cut copies only the groups that moved; a tied
+head is the same file as the embedding. Each group is computed once per build, when it is first written, into
 the store; stages link or copy it from there.
 """
 
@@ -57,9 +57,7 @@ class WeightStore:
             target.parent.mkdir(parents=True, exist_ok=True)
             source = self.directory / f"{sha256}.bin"
             # Some readers refuse data with several links: one link besides the store's, which goes away.
-            if source.stat().st_nlink == 1:
-                os.link(source, target)
-            else:
+            if source.stat().st_nlink > 1 or not _linked(source, target):
                 shutil.copyfile(source, target)
         return target
 
@@ -83,6 +81,15 @@ class WeightStore:
         sha256 = digest.hexdigest()
         partial.replace(self.directory / f"{sha256}.bin")
         return {name: Slice(sha256, offset, length) for name, offset, length in spans}
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Try to make a hard link; some file systems have none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
 
 
 def size_of(value: ir.Value) -> int:

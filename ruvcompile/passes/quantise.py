@@ -7,19 +7,19 @@ quantised here, into the program, and never again.
    along K, one float32 scale per block.
 2. ``Gather(E, ids)`` with an embedding ``E [vocab, hidden]`` becomes ``com.microsoft.GatherBlockQuantized``, the same
    blocks along hidden.
-3. A head tied to the embedding shares its values: quantised once, the same bytes under both names.
+3. A head tied to the embedding has the same values, scales and zero points, byte by byte, under names of its own.
 4. Everything else (norms, rotary tables) stays as it is.
 
 Four bits are asymmetric with a uint8-packed zero point per block (float zero points take a kernel that is two
 orders of magnitude slower); eight bits are symmetric around 128. A block's scale is fitted by least squares
-after rounding, over a few ranges; the error against the file is measured by ``verify.py``, never assumed.
+after rounding, over a few ranges; the error against the file is measured (``verify/loss.py``), never assumed.
 
-All results are lazy: a tensor is quantised when a file is written, and forgotten after.
+All results are lazy: a tensor is quantised when a file is written, and forgotten soon after.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,8 +36,9 @@ MS_DOMAIN = "com.microsoft"
 TIED = "ruv.tied"
 BITS = "ruv.bits"
 FITTED_RANGES = (1.0, 0.9)
-# A store writes one group of weights at a time; this many quantised tensors are kept meanwhile.
-KEPT = 8
+# Values, scales and zeros of one tensor are read in turn, those of three stacked projections side by side. Each
+# thread that writes weights keeps this many results meanwhile.
+KEPT = 3
 
 Float = npt.NDArray[np.float32]
 Bytes = npt.NDArray[Any]
@@ -161,11 +162,11 @@ def _bits(weight: ir.Value | None, quant: str) -> int:
 
 
 class _Weights:
-    """The quantised tensors of a graph: registered as lazy initializers, the last few results kept."""
+    """The quantised tensors of a graph: registered as lazy initializers, each thread's last few results kept."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
-        self._kept: OrderedDict[tuple[str, int], Quantised] = OrderedDict()
+        self._thread = threading.local()
 
     def register(self, weight: ir.Value, bits: int, *, transposed: bool, form: str) -> list[ir.Value]:
         """Initializers of one weight: values (``form`` ``linear`` or ``rows``), scales, and zeros for 4 bits.
@@ -202,12 +203,12 @@ class _Weights:
         return values
 
     def _read(self, name: str, bits: int, source: Callable[[], npt.NDArray[Any]]) -> Quantised:
-        key = (name, bits)
-        found = self._kept.get(key)
+        kept: dict[tuple[str, int], Quantised] = self._thread.__dict__.setdefault("kept", {})
+        found = kept.get((name, bits))
         if found is None:
-            found = self._kept[key] = quantise_blocks(source(), bits)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            found = kept[name, bits] = quantise_blocks(source(), bits)
+            if len(kept) > KEPT:
+                del kept[next(iter(kept))]
         return found
 
     def _lazy(
