@@ -1,7 +1,8 @@
 """``report.html``: what a build is, what it will do and why, in one file that needs nothing else.
 
 A plain first version: tables. With a run of ``ruvrun bench`` it shows reality beside the plan. The same build gives
-the same bytes, so nothing here knows what time it is.
+the same bytes, so nothing here knows what time it is. ``plan.json`` beside it holds the plan's figures, out of which
+the report can be written again.
 """
 
 from __future__ import annotations
@@ -38,9 +39,7 @@ def write(directory: Path, manifest: Manifest, figures: Mapping[str, Any], costs
     environment.filters["bytes"] = show_bytes
     text = resources.files("ruvcompile").joinpath("report.html.j2").read_text("utf-8")
     (directory / REPORT).write_text(
-        environment.from_string(text).render(
-            manifest=manifest, plan=figures, costs=costs, run=run, total=sum(row.ms for row in costs.unit) or 1.0
-        ),
+        environment.from_string(text).render(manifest=manifest, plan=figures, costs=costs, run=run),
         "utf-8",
     )
     (directory / FIGURES).write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", "utf-8")

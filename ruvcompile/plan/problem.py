@@ -80,15 +80,18 @@ def solve_or_tell(facts: Facts, problem: Problem) -> Partition:
     """The forced partition, or the best one.
 
     Raises:
-        FitError: nothing fits; says which stage is too large for which node, and by how much.
+        FitError: it does not fit; says which stage is too large for which node, and what it needs.
         UsageError: ``--cut`` names what is no cut.
     """
     if facts.options.cut:
-        partition: Partition | None = _forced(facts, problem)
-    else:
-        partition = solve(problem)
+        forced = _forced(facts, problem)
+        if any(need > device.memory for need, device in zip(forced.stage_bytes, problem.devices, strict=True)):
+            raise _does_not_fit(facts, problem, forced)
+        return forced
+    partition = solve(problem)
     if partition is None:
-        raise _does_not_fit(facts, problem)
+        devices = tuple(replace(device, memory=_NO_LIMIT) for device in problem.devices)
+        raise _does_not_fit(facts, problem, solve(replace(problem, devices=devices)))
     return partition
 
 
@@ -104,7 +107,7 @@ def _device(facts: Facts, number: int) -> Device:
     )
 
 
-def _forced(facts: Facts, problem: Problem) -> Partition | None:
+def _forced(facts: Facts, problem: Problem) -> Partition:
     """The partition that ``--cut`` names: the borders all of whose made tensors are among the names."""
     named = set(facts.options.cut)
     known = {name for edge in facts.edges for name in wire(facts.program, edge)}
@@ -125,19 +128,15 @@ def _forced(facts: Facts, problem: Problem) -> Partition | None:
             f"--cut names {len(cuts)} cuts, {wanted + 1} stages need {wanted}",
             hint="name all tensors that cross each cut, and no others",
         )
-    forced = evaluate(problem, cuts)
-    fits = all(need <= device.memory for need, device in zip(forced.stage_bytes, problem.devices, strict=True))
-    return forced if fits else None
+    return evaluate(problem, cuts)
 
 
-def _does_not_fit(facts: Facts, problem: Problem) -> FitError:
-    """Say which stage of the best cut without memory limits is too large for its node."""
-    devices = tuple(replace(device, memory=_NO_LIMIT) for device in problem.devices)
-    best = solve(replace(problem, devices=devices))
+def _does_not_fit(facts: Facts, problem: Problem, best: Partition | None) -> FitError:
+    """Say which stage of ``best``, which is too large for the nodes' memory, is the furthest from fitting its node."""
     if best is None:
         return FitError(
             "no-legal-cut",
-            f"this model cannot be cut into {len(devices)} stages",
+            f"this model cannot be cut into {len(problem.devices)} stages",
             context=sorted({edge.reason for edge in facts.edges if edge.reason})[:5],
             hint="build with fewer --nodes",
         )
@@ -152,10 +151,16 @@ def _does_not_fit(facts: Facts, problem: Problem) -> FitError:
         detail.append(f"key/value {state} ({facts.space.streams} streams x {facts.space.context} tokens)")
     detail.append(f"runtime {show_bytes(problem.runtime_bytes)}")
     need, usable = show_bytes(best.stage_bytes[worst]), show_bytes(problem.devices[worst].memory)
+    unreserved = member.node.usable(installed)
+    sharers = unreserved // max(1, problem.devices[worst].memory)
+    shared = f", shared by {sharers} nodes" if sharers > 1 else ""
     return FitError(
         "fleet-memory-short",
         f"stage {worst} needs {need} on {member.node.name}, which has {usable} usable",
-        context=[f"{', '.join(detail)}; {show_bytes(installed)} installed"],
+        context=[
+            f"{', '.join(detail)}; "
+            f"{show_bytes(installed)} installed, {show_bytes(installed - unreserved)} reserved{shared}"
+        ],
         hint="add a node, lower --context or --streams, or use --quant int4",
     )
 
