@@ -46,10 +46,14 @@ class Http:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a command decided for all its processes. ``cpus`` overrides the manifest's, by node."""
+    """What a command decided for all its processes.
+
+    ``cpus`` overrides the manifest's, by node; ``voice`` is ``-q`` or ``-v`` for the children, or nothing.
+    """
 
     space: Space
     cpus: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    voice: Sequence[str] = ()
 
 
 def processes(placement: Placement, settings: Settings, http: Http | None) -> list[Process]:
@@ -236,6 +240,7 @@ def _argv(placement: Placement, settings: Settings, name: str, role: str, extra:
         *("--endpoints", msgspec.json.encode(_as_listened(placement.endpoints, name, role)).decode()),
         *("--context", str(settings.space.context), "--streams", str(settings.space.streams)),
         *(("--cpus", ",".join(map(str, cpus))) if cpus else ()),
+        *settings.voice,
         *extra,
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, say_if_verbose
+from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, pass_on, voice_for_children
 from ruvrun.errors import UsageError
 
 
@@ -63,10 +63,12 @@ def bench(
         longest = placement.manifest.program.context or planned.context
         context = min(longest, max(planned.context, prompt_tokens + max_tokens))
     settings = launch.Settings(
-        space(placement.manifest, context, max(counts)), parse_cpus(_in_order(placement), cpus, None)
+        space(placement.manifest, context, max(counts)),
+        parse_cpus(_in_order(placement), cpus, None),
+        voice_for_children(quiet=True),
     )
     launch.require_fit(placement, settings)
-    with launch.hosted(placement, settings, say_if_verbose) as driver:
+    with launch.hosted(placement, settings, pass_on) as driver:
 
         def once(count: int) -> dict[str, Any]:
             work = measure.Work(count, prompt_tokens, max_tokens, seconds)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, common, say, say_if_verbose
+from ruvrun.cli.voice import COUNT, PATH, common, pass_on, say, voice_for_children
 from ruvrun.errors import InputError, UnreachableError, UsageError
 
 
@@ -73,11 +73,11 @@ def run(
             flag = "--prompt" if wanted_kind == "graph" else "--input and --output"
             raise UsageError("wrong-kind", f"this model is no {wanted_kind}", hint=f"use {flag}")
         planned = space(target.manifest, context, None)
-        settings = launch.Settings(planned)
+        settings = launch.Settings(planned, voice=voice_for_children(quiet=True))
         arrays = read_inputs(inputs, target.manifest) if inputs else {}
         launch.require_fit(target, settings)
         tokenizer = launch.tokenizer_of(target) if prompt is not None else None
-        with launch.hosted(target, settings, say_if_verbose) as driver:
+        with launch.hosted(target, settings, pass_on) as driver:
             if prompt is not None and tokenizer is not None:
                 wanted = Prompt(prompt, chat, max_tokens, Sampling(temperature, top_p, seed))
                 result = ask(driver, target.manifest, tokenizer, wanted, show)

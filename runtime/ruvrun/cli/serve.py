@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, say
+from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, pass_on, say, voice_for_children
 from ruvrun.errors import InputError, UsageError
 
 LOOPBACKS = ("127.0.0.1", "::1", "localhost")
@@ -66,7 +67,11 @@ def serve(
             f"--host {host_} lets other machines in, and nothing asks them for a key",
             hint="give --api-key-file FILE (lines of `name key`), or --no-auth to serve everyone",
         )
-    settings = launch.Settings(space(placement.manifest, context, streams), parse_cpus(placement.stages, cpus, node))
+    settings = launch.Settings(
+        space(placement.manifest, context, streams),
+        parse_cpus(placement.stages, cpus, node),
+        voice_for_children(),
+    )
     http = launch.Http(host_, port_, api_key_file)
     if role is not None and endpoints is not None:
         placement = launch.with_endpoints(placement, endpoints)
@@ -96,7 +101,7 @@ def _supervise(processes: Sequence[Any]) -> None:
     """Keep the children running until Ctrl-C or SIGTERM."""
     from ruvrun.supervise import Supervisor
 
-    supervisor = Supervisor(processes, tell=say)
+    supervisor = Supervisor(processes, tell=pass_on)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         supervisor.stop()
@@ -112,4 +117,6 @@ def _tell_defaults(values: dict[str, tuple[Any, Any]]) -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(0)
+    # Nothing here needs to be put away, and an exception in the middle of loading a back end ends in C++'s terminate.
+    # (Once the head answers HTTP, the server's own handler lets answers under way finish.)
+    os._exit(0)

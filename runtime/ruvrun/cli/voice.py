@@ -70,11 +70,18 @@ def say(line: str) -> None:
         click.echo(line, err=True)
 
 
-def say_if_verbose(line: str) -> None:
-    """A notice that is seldom wanted."""
+def pass_on(line: str) -> None:
+    """What a child said: it was told how much to say."""
+    click.echo(line, err=True)
+
+
+def voice_for_children(*, quiet: bool = False) -> tuple[str, ...]:
+    """What children are told of ``-q`` and ``-v``; ``quiet`` is for commands whose children are of no interest."""
     context = click.get_current_context(silent=True)
-    if context is not None and context.ensure_object(dict).get("verbose"):
-        click.echo(line, err=True)
+    said = context.ensure_object(dict) if context is not None else {}
+    if said.get("verbose"):
+        return ("-v",)
+    return ("-q",) if quiet or said.get("quiet") else ()
 
 
 def report(error: RuvError, words: Sequence[str]) -> int:

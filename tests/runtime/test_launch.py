@@ -1,0 +1,119 @@
+"""The command lines of children, and what a child is told; nothing is started here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ruvrun import launch, machine
+from ruvrun.errors import UsageError
+from ruvrun.launch import Http, Settings, processes, threads_of, with_endpoints
+from ruvrun.manifest import Space
+from ruvrun.placement import Endpoints, Placement, place
+from tests.runtime.builds import write_build
+
+SPACE = Space(context=32, streams=2)
+
+
+def option(argv: Sequence[str], name: str) -> str:
+    return argv[list(argv).index(name) + 1]
+
+
+def endpoints_of(argv: Sequence[str]) -> Endpoints:
+    return msgspec.json.decode(option(argv, "--endpoints"), type=Endpoints)
+
+
+def with_node(placement: Placement, **facts: Any) -> Placement:
+    """The placement with these facts about every node."""
+    nodes = [msgspec.structs.replace(node, **facts) for node in placement.manifest.node]
+    return replace(placement, manifest=msgspec.structs.replace(placement.manifest, node=nodes))
+
+
+def test_stages_and_head_get_all_they_need(tmp_path: Path) -> None:
+    placement = place(write_build(tmp_path))
+    stage_a, stage_b, head = processes(placement, Settings(SPACE, voice=("-q",)), Http("127.0.0.1", 8123))
+    for process, node, role in ((stage_a, "a", "stage"), (stage_b, "b", "stage"), (head, "a", "head")):
+        assert (option(process.argv, "--node"), option(process.argv, "--role")) == (node, role)
+        assert (option(process.argv, "--context"), option(process.argv, "--streams")) == ("32", "2")
+        assert endpoints_of(process.argv) == placement.endpoints
+        assert "-q" in process.argv
+        assert "--cpus" not in process.argv
+        assert with_endpoints(placement, option(process.argv, "--endpoints")) == placement
+    assert "--no-auth" in head.argv
+    assert option(head.argv, "--port") == "8123"
+    assert "--port" not in stage_a.argv
+
+
+def test_a_command_that_is_the_head_itself_starts_only_stages(tmp_path: Path) -> None:
+    found = processes(place(write_build(tmp_path)), Settings(SPACE), None)
+    assert [process.name for process in found] == ["stage on a", "stage on b"]
+
+
+def test_keys_are_handed_on_by_their_file(tmp_path: Path) -> None:
+    http = Http("0.0.0.0", 8123, tmp_path / "keys")
+    head = processes(place(write_build(tmp_path)), Settings(SPACE), http)[-1]
+    assert option(head.argv, "--api-key-file") == str(tmp_path / "keys")
+    assert "--no-auth" not in head.argv
+
+
+def test_cores_come_from_the_command_before_the_manifest(tmp_path: Path) -> None:
+    placement = with_node(place(write_build(tmp_path)), cpus=[0, 1])
+    stage_a, stage_b = processes(placement, Settings(SPACE, {"b": [3]}), None)
+    assert (option(stage_a.argv, "--cpus"), option(stage_b.argv, "--cpus")) == ("0,1", "3")
+
+
+@pytest.mark.parametrize(
+    ("facts", "cpus", "threads"),
+    [
+        ({}, {}, 4),  # eight cores, two stages
+        ({"cpus": [0, 1, 2]}, {}, 3),
+        ({"threads": 2}, {}, 2),
+        ({"threads": 2, "cpus": [0, 1, 2, 3]}, {}, 2),
+        ({"threads": 4}, {"a": [5]}, 1),
+    ],
+)
+def test_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], cpus: dict[str, list[int]], threads: int
+) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    placement = with_node(place(write_build(tmp_path)), **facts)
+    assert threads_of(placement, Settings(SPACE, cpus), "a") == threads
+    process = processes(placement, Settings(SPACE, cpus), None)[0]
+    assert option(process.argv, "--threads") == process.env["OMP_NUM_THREADS"] == str(threads)
+
+
+def test_who_must_be_reached_listens_on_all_addresses_and_connects_by_name(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path, addresses={"a": "pi-0.local", "b": "pi-1.local"})
+    stage, head = processes(place(manifest, "a"), Settings(SPACE), Http("127.0.0.1", 8123))
+    told = endpoints_of(stage.argv)
+    assert (told.nodes["a"].host, told.nodes["b"].host, told.head.host) == ("0.0.0.0", "pi-1.local", "pi-0.local")
+    told = endpoints_of(head.argv)
+    assert (told.nodes["a"].host, told.nodes["b"].host, told.head.host) == ("pi-0.local", "pi-1.local", "0.0.0.0")
+
+
+def test_endpoints_that_cannot_be_read_are_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        with_endpoints(place(write_build(tmp_path)), "{}")
+
+
+def test_who_does_not_answer_is_named_now_and_then() -> None:
+    waits: list[float | None] = []
+
+    class Slow:
+        def wait_ready(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return len(waits) == 4
+
+        def health(self) -> dict[str, Any]:
+            return {"nodes": [{"node": "a", "state": "ready"}, {"node": "b", "state": "waiting"}]}
+
+    lines: list[str] = []
+    launch.await_ready(Slow(), lines.append)  # type: ignore[arg-type] # a double
+    assert waits == [5.0, 10.0, 20.0, 40.0]
+    assert len(lines) == 3
+    assert all(line.startswith("waiting: b, no answer for ") for line in lines)
