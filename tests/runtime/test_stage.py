@@ -1,0 +1,438 @@
+"""A stage: alone in memory, where everything it says is seen; and as real processes, which are killed and frozen."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ruvrun.bundle import Golden
+from ruvrun.engine import Engine, Lost, Request, Token
+from ruvrun.errors import InputError, IntegrityError, UnreachableError
+from ruvrun.executors import Array, Span
+from ruvrun.frames import Ask, Close, Counters, Failed, Message, Open, Sampling, SeqStep, State, Step
+from ruvrun.pipeline.driver import Driver, Event
+from ruvrun.pipeline.links import Happened, Links, Opened, Received
+from ruvrun.pipeline.ring import Ring
+from ruvrun.pipeline.selfcheck import check_golden
+from ruvrun.pipeline.worker import Worker
+from ruvrun.placement import Endpoint, Endpoints
+from ruvrun.session import HEAD, STAGE, Self
+from ruvrun.stage import Stage
+from ruvrun.transport import Peer
+from ruvrun.transport.memory import Wire
+from tests.runtime.fake_ring import fake_manifest
+from tests.runtime.fakes import FakeDecoder, fake_spec, fake_workers, greedy, plain_tokens
+from tests.runtime.fleets import CONTEXT, SLOTS, Fleet, fleet
+
+LONG = 20.0  # a safety net: nothing below waits for a time to pass
+GREEDY = Sampling(0.0, 1.0, 0)
+NAMES = ["n0", "n1", "n2"]
+
+
+class Around:
+    """Stage n1 of three, and everybody it talks to: the head, n0 before it and n2 behind it."""
+
+    def __init__(self, load: Callable[[], Worker]) -> None:
+        self.wire = Wire()
+        self.manifest = fake_manifest(NAMES)
+        self.said: queue.Queue[str] = queue.Queue()
+        self.stop = threading.Event()
+        self.raised: list[BaseException] = []
+        endpoints = Endpoints(
+            nodes={name: Endpoint("host", port) for port, name in enumerate(NAMES, 1)}, head=Endpoint("host", 100)
+        )
+        self.stage = Stage(self.manifest, "n1", endpoints, self.wire.transport("n1"), load, self.said.put)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.head = self._links("n0", HEAD, 100, {"n1": (STAGE, ("host", 2))}, {})
+        self.before = self._links("n0", STAGE, 1, {"n1": (STAGE, ("host", 2))}, {})
+        self.behind = self._links("n2", STAGE, 3, {}, {STAGE: ["n1"]})
+        self.more: list[Links] = []
+        self.kept: defaultdict[Links, list[Happened]] = defaultdict(list)
+        self.until_when = time.monotonic() + LONG
+
+    def _links(self, node: str, role: str, port: int, calls: dict, expected: dict) -> Links:
+        me = Self(1, self.manifest.id, node, role, "0.1.0")
+        return Links(self.wire.transport(node), me, listen=("host", port), calls=calls, expected=expected)
+
+    def _run(self) -> None:
+        try:
+            self.stage.run(self.stop)
+        except BaseException as error:  # noqa: BLE001 - a test looks at it
+            self.raised.append(error)
+
+    def end(self) -> None:
+        self.stop.set()
+        self.thread.join(LONG)
+        assert not self.thread.is_alive()
+
+    def start(self) -> None:
+        """All links open, the stage ready."""
+        for links in (self.behind, self.head):
+            links.open()
+        self.thread.start()
+        self.until(self.head, lambda message: message == State("n1", "ready", ""))
+        self.open_before()
+
+    def open_before(self) -> None:
+        self.before.open()
+        while not any(isinstance(happened, Opened) for happened in self.turn(self.before)):
+            pass
+
+    def turn(self, links: Links) -> list[Happened]:
+        """What happened on ``links``; the others get their turn too, and keep what happened on them."""
+        for other in (self.head, self.before, self.behind, *self.more):
+            self.kept[other] += other.poll(0.002 if other is links else 0)
+        assert time.monotonic() < self.until_when, "it did not happen"
+        happened, self.kept[links] = self.kept[links], []
+        return happened
+
+    def until(self, links: Links, wanted: Callable[[Message], bool]) -> Received:
+        """The next message on ``links`` that is wanted; those before it are dropped."""
+        while True:
+            happened = self.turn(links)
+            for number, one in enumerate(happened):
+                if isinstance(one, Received) and wanted(one.message):
+                    self.kept[links] = happened[number + 1 :]
+                    return one
+
+
+def a(kind: type) -> Callable[[Message], bool]:
+    return lambda message: isinstance(message, kind)
+
+
+def middle() -> Worker:
+    return fake_workers(3, slots=SLOTS, context=CONTEXT)[1]
+
+
+@pytest.fixture
+def around() -> Iterator[Around]:
+    made = Around(middle)
+    yield made
+    made.end()
+
+
+def step(number: int, position: int = 0) -> tuple[Step, dict[str, Array]]:
+    tensors = {"hidden.1": np.array([5], np.int64), "echo": np.array([9], np.int64)}
+    return Step(1, number, (SeqStep(1, 0, position, 1, 1),)), tensors
+
+
+def test_what_comes_from_before_goes_on_behind(around: Around) -> None:
+    around.start()
+    around.before.send("n1", Open(1, 0, 1, GREEDY))
+    assert around.until(around.behind, a(Open)).message == Open(1, 0, 1, GREEDY)
+    around.before.send("n1", *step(1))
+    passed = around.until(around.behind, a(Step))
+    assert passed.message == step(1)[0]
+    assert set(passed.tensors) == {"hidden.3", "echo"}
+    assert passed.tensors["echo"].tolist() == [9]
+    around.before.send("n1", Close(1, 2, 1))
+    assert around.until(around.behind, a(Close)).message == Close(1, 2, 1)
+
+
+def test_it_says_that_it_loads_before_it_is_loaded() -> None:
+    go = threading.Event()
+
+    def slowly() -> Worker:
+        go.wait(LONG)
+        return middle()
+
+    around = Around(slowly)
+    around.behind.open()
+    around.head.open()
+    around.thread.start()
+    assert around.until(around.head, a(State)).message == State("n1", "loading", "")
+    around.open_before()
+    around.before.send("n1", *step(0))
+    assert around.until(around.head, a(Failed)).message == Failed(1, 0, "n1", "it is still loading")
+    around.head.send("n1", Ask(False))
+    assert around.until(around.head, a(Counters)).message.steps == 0  # type: ignore[union-attr] # they are Counters
+    go.set()
+    assert around.until(around.head, a(State)).message == State("n1", "ready", "")
+    around.end()
+
+
+def test_a_stage_that_cannot_load_says_why_and_ends_with_it() -> None:
+    def fail() -> Worker:
+        raise IntegrityError("golden-mismatch", "this machine computes something else", hint=None)
+
+    around = Around(fail)
+    around.head.open()
+    around.thread.start()
+    assert around.until(around.head, lambda message: message != State("n1", "loading", "")).message == State(
+        "n1", "refused", "this machine computes something else"
+    )
+    around.thread.join(LONG)
+    assert [type(error) for error in around.raised] == [IntegrityError]
+
+
+def test_a_step_that_raises_is_told_to_the_head_and_the_next_epoch_works(around: Around) -> None:
+    around.start()
+    around.before.send("n1", *step(0))  # its sequence was never opened
+    failed = around.until(around.head, a(Failed)).message
+    assert isinstance(failed, Failed)
+    assert (failed.epoch, failed.step, failed.node) == (1, 0, "n1")
+    assert "not open" in failed.why
+    around.before.send("n1", Open(2, 0, 1, GREEDY))
+    assert around.until(around.behind, a(Open)).message == Open(2, 0, 1, GREEDY)
+
+
+def test_an_executor_that_raises_anything() -> None:
+    class Broken(FakeDecoder):
+        def step(self, *_: object) -> dict[str, Array]:
+            raise MemoryError("no room")
+
+    around = Around(lambda: Worker(Broken(1, 3, slots=SLOTS, context=CONTEXT), fake_spec(1, 3)))
+    around.start()
+    around.before.send("n1", Open(1, 0, 1, GREEDY))
+    around.before.send("n1", *step(1))
+    assert around.until(around.head, a(Failed)).message == Failed(1, 1, "n1", "MemoryError: no room")
+    around.end()
+
+
+def test_ring_messages_count_only_from_the_stage_before(around: Around) -> None:
+    around.start()
+    around.head.send("n1", Open(1, 0, 1, GREEDY))
+    around.head.send("n1", Ask(False))
+    around.until(around.head, a(Counters))
+    around.before.send("n1", Open(1, 0, 2, GREEDY))
+    assert around.until(around.behind, a(Open)).message == Open(1, 0, 2, GREEDY)
+
+
+def test_counters_and_their_reset(around: Around) -> None:
+    around.start()
+    around.before.send("n1", Open(1, 0, 1, GREEDY))
+    around.before.send("n1", *step(1))
+    around.until(around.behind, a(Step))
+    counts = []
+    for reset in (True, False):
+        around.head.send("n1", Ask(reset))
+        message = around.until(around.head, a(Counters)).message
+        assert isinstance(message, Counters)
+        counts.append(message)
+    assert (counts[0].node, counts[0].steps, counts[1].steps) == ("n1", 1, 0)
+    assert counts[0].wire_bytes > 16
+    assert counts[1].wire_bytes == 0
+    assert counts[0].peak_rss_bytes > 1 << 20
+
+
+def test_a_lost_neighbour_is_told_and_found_again(around: Around) -> None:
+    around.start()
+    around.wire.cut(3)
+    lost = around.until(around.head, a(State)).message
+    assert lost == State("n1", "waiting", "it cannot reach n2: the connection was lost")
+    around.before.send("n1", Open(1, 0, 1, GREEDY))
+    assert around.until(around.head, a(Failed)).message == Failed(1, 0, "n1", "it cannot reach n2")
+    around.wire.mend(3)
+    around.until(around.head, lambda message: message == State("n1", "ready", ""))
+    around.end()
+    lines = [around.said.get_nowait() for _ in range(around.said.qsize())]
+    joined = "joined: n1, stage 1 of 3, head n0 (host:100)"
+    assert lines == [joined, "lost: n2, the connection was lost", joined]
+
+
+def test_a_broken_link_before_it_is_told_at_once(around: Around) -> None:
+    around.start()
+    around.before.send("n1", Open(7, 0, 1, GREEDY))
+    around.until(around.behind, a(Open))
+    around.before._transport.send(Peer("n1"), [b"\xff nonsense"])
+    failed = around.until(around.head, a(Failed)).message
+    assert isinstance(failed, Failed)
+    assert failed.epoch == 7
+    assert "n0" in failed.why
+
+
+def test_a_head_that_is_started_again_is_told_the_state_and_everything_later(around: Around) -> None:
+    around.start()
+    around.head.close()
+    again = around._links("n0", HEAD, 100, {"n1": (STAGE, ("host", 2))}, {})
+    again.open()
+    around.more.append(again)
+    assert around.until(again, a(State)).message == State("n1", "ready", "")
+    around.before.send("n1", *step(0))
+    assert isinstance(around.until(again, a(Failed)).message, Failed)
+
+
+# The golden check.
+
+
+class Plus:
+    """A graph that adds ``by``."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def run(self, tensors: dict[str, Array]) -> dict[str, Array]:
+        return {"y": tensors["x"] + np.float32(self.by), "n": np.array([3])}
+
+
+def golden(directory: Path, kind: str = "graph", bound: float = 0.01, **arrays: Array) -> object:
+    import msgspec
+
+    np.savez(directory / "golden.npz", allow_pickle=False, **arrays)
+    return msgspec.structs.replace(fake_spec(0, 1), kind=kind, golden=Golden(file="golden.npz", bound=bound))
+
+
+X = np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize("by", [0.0, 0.009, -0.009])
+def test_golden_within_the_bound(tmp_path: Path, by: float) -> None:
+    spec = golden(tmp_path, **{"in.x": X, "out.y": X, "out.n": np.array([3])})
+    assert check_golden(tmp_path, spec, Plus(by)) == pytest.approx(abs(by))  # type: ignore[arg-type] # a graph
+
+
+@pytest.mark.parametrize(
+    ("by", "out"),
+    [
+        (0.02, {"out.y": X}),
+        (float("nan"), {"out.y": X}),
+        (0.0, {"out.y": X[:2]}),
+        (0.0, {"out.y": X.astype(np.float64)}),
+        (0.0, {"out.z": X}),
+        (0.0, {"out.n": np.array([4])}),
+    ],
+)
+def test_golden_beyond_it(tmp_path: Path, by: float, out: dict[str, Array]) -> None:
+    spec = golden(tmp_path, **{"in.x": X, **out}, bound=5.0 if "out.n" in out else 0.01)
+    with pytest.raises(IntegrityError) as caught:
+        check_golden(tmp_path, spec, Plus(by))  # type: ignore[arg-type] # a graph
+    assert caught.value.ref == "golden-mismatch"
+    assert caught.value.exit_code == 5
+
+
+def test_golden_of_a_decoder_is_one_chunk(tmp_path: Path) -> None:
+    ids = np.arange(5, dtype=np.int64)
+    spec = fake_spec(0, 4)
+    wanted = FakeDecoder(0, 4, slots=1, context=8).step([Span(0, 0, 5, 1)], {"input_ids": ids})
+    spec = golden(tmp_path, "decoder", **{"in.input_ids": ids, "out.logits": wanted["logits"]})
+    assert check_golden(tmp_path, spec, FakeDecoder(0, 4, slots=2, context=8)) == 0.0
+    spec = golden(tmp_path, "decoder", **{"in.input_ids": ids, "out.logits": wanted["logits"] + 1})
+    with pytest.raises(IntegrityError):
+        check_golden(tmp_path, spec, FakeDecoder(0, 4, slots=2, context=8))
+    assert check_golden(tmp_path, spec, FakeDecoder(0, 4, slots=2, context=4)) == 0.0, "it has no room for it"
+
+
+# Real processes.
+
+
+@contextmanager
+def served(directory: Path, stages: int) -> Iterator[tuple[Fleet, Driver, queue.Queue[tuple[str, str, str]]]]:
+    """A driver and its stages as processes, ready; and every change of state."""
+    changes: queue.Queue[tuple[str, str, str]] = queue.Queue()
+    with fleet(directory, stages) as made:
+        ring = Ring(made.manifest, made.endpoints, made.bundle("n0"))
+        engine = Engine(stages=stages, context=CONTEXT, streams=SLOTS)
+        driver = Driver(made.manifest, ring, engine, on_change=lambda *change: changes.put(change))
+        driver.start()
+        for name in reversed(made.names):
+            made.start(name)
+        try:
+            assert driver.wait_ready(LONG)
+            yield made, driver, changes
+        finally:
+            driver.stop()
+
+
+def ask(driver: Driver, number: int, tokens: int = 20) -> tuple[Request, queue.Queue[Event]]:
+    events: queue.Queue[Event] = queue.Queue()
+    request = Request(driver.next_id(), (5, 6, 7 + number), tokens, greedy(), frozenset())
+    driver.submit(request, events.put)
+    return request, events
+
+
+def answered(request: Request, events: queue.Queue[Event]) -> bool:
+    """Whether the answer is what the model says in one piece."""
+    tokens = []
+    while True:
+        event = events.get(timeout=LONG)
+        assert isinstance(event, Token), event
+        tokens.append(event.token)
+        if event.finish:
+            return tokens == plain_tokens(request, CONTEXT)
+
+
+def await_change(changes: queue.Queue[tuple[str, str, str]], node: str, state: str) -> None:
+    while changes.get(timeout=LONG)[:2] != (node, state):
+        pass
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_processes_answer_as_one(tmp_path: Path, stages: int) -> None:
+    with served(tmp_path, stages) as (made, driver, _):
+        asked = [ask(driver, number) for number in range(6)]
+        assert all(answered(*one) for one in asked)
+        counters = driver.counters()
+        assert list(counters) == made.names
+        assert all(one.steps > 0 for one in counters.values())
+
+
+@pytest.mark.parametrize(("victim", "blow"), [("n0", signal.SIGKILL), ("n1", signal.SIGKILL), ("n1", signal.SIGSTOP)])
+def test_a_dead_or_frozen_stage_ends_its_requests_and_everything_works_when_it_is_back(
+    tmp_path: Path, victim: str, blow: signal.Signals
+) -> None:
+    with served(tmp_path, 2) as (made, driver, changes):
+        process = made.processes[victim]
+        os.kill(process.pid, signal.SIGSTOP)  # so that the request is certainly under way when the blow falls
+        _, events = ask(driver, 1)
+        os.kill(process.pid, blow)
+        last = events.get(timeout=LONG)
+        while isinstance(last, Token):
+            last = events.get(timeout=LONG)
+        assert isinstance(last, Lost)
+        assert victim in last.why or blow is signal.SIGKILL
+        await_change(changes, victim, "lost")
+        with pytest.raises(UnreachableError, match=victim):
+            ask(driver, 2)
+        if blow is signal.SIGKILL:
+            process.wait()
+            made.start(victim)
+        else:
+            os.kill(process.pid, signal.SIGCONT)
+        assert driver.wait_ready(LONG)
+        assert answered(*ask(driver, 3))
+
+
+def test_sigterm_ends_a_stage_and_the_others_stay(tmp_path: Path) -> None:
+    with served(tmp_path, 2) as (made, driver, changes):
+        process = made.processes["n1"]
+        process.terminate()
+        assert process.wait(LONG) == 0
+        await_change(changes, "n1", "lost")
+        made.start("n1")
+        assert driver.wait_ready(LONG)
+        assert answered(*ask(driver, 1))
+        assert made.processes["n0"].poll() is None
+        assert made.said("n0")[0].startswith("joined: n0, stage 0 of 2, head n0 (127.0.0.1:")
+
+
+def test_a_new_head_finds_the_stages_of_the_old_one(tmp_path: Path) -> None:
+    with served(tmp_path, 2) as (made, driver, _):
+        assert answered(*ask(driver, 1))
+        driver.stop()
+        ring = Ring(made.manifest, made.endpoints, made.bundle("n0"))
+        again = Driver(made.manifest, ring, Engine(stages=2, context=CONTEXT, streams=SLOTS, epoch=1000))
+        again.start()
+        try:
+            assert again.wait_ready(LONG)
+            assert answered(*ask(again, 2))
+        finally:
+            again.stop()
+
+
+def test_a_key_that_is_not_the_nodes(tmp_path: Path) -> None:
+    with fleet(tmp_path, 2) as made:
+        with pytest.raises(IntegrityError, match="is not the key that the manifest has for n0"):
+            Ring(made.manifest, made.endpoints, made.bundle("n1"))
+        (made.bundle("n0") / "node/link.key").unlink()
+        with pytest.raises(InputError, match="no link key"):
+            Ring(made.manifest, made.endpoints, made.bundle("n0"))
