@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ruvrun import frames
 from ruvrun.engine import Engine, Lost, Request, Token
 from ruvrun.engine.kv import SlotTable
-from ruvrun.engine.scheduler import chunk_of
+from ruvrun.engine.scheduler import Scheduler, chunk_of
+from ruvrun.engine.sequence import Sequence
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, Span
 from ruvrun.pipeline.worker import Worker
@@ -274,6 +275,62 @@ def test_decoding_sequences_settle_into_groups_of_neighbours(
     assert isinstance(executor, FakeDecoder)
     rounds = executor.windows[-4 * len(groups) :]
     assert all(sorted(rounds[at : at + len(groups)]) == groups for at in range(3 * len(groups))), rounds
+
+
+@pytest.mark.parametrize(
+    ("since", "due", "expected"),
+    [
+        ((1, 1, 1, 1), (), [0, 1]),
+        ((5, 4, 3, 9), (), [2, 3]),
+        ((3, 9, 5, 4), (), [0, 1]),
+        ((1, 1, 7, 8), (0,), [2, 3]),
+        ((4, 3, 2, 1), (0, 3), [2]),
+        ((1, 2, 3, 4), (0, 3), [1]),
+        ((1, 2, 3, 4), (0, 1, 2, 3), []),
+    ],
+)
+def test_the_group_that_waits_longest_goes_first_and_whole_ones_before_parts(
+    since: tuple[int, ...], due: tuple[int, ...], expected: list[int]
+) -> None:
+    running = []
+    for slot, ready_since in enumerate(since):
+        one = Sequence(request(slot, (1,)))
+        one.slot, one.sent, one.since, one.due = slot, 1, ready_since, slot in due
+        one.tokens.append(7)
+        running.append(one)
+    parts = Scheduler(stages=2, chunk=4).next(running[::-1], decode_steps=min(1, len(due)))
+    assert [part.sequence.slot for part in parts] == expected
+    assert all((part.count, part.rows) == (1, 1) for part in parts)
+    assert Scheduler(stages=2, chunk=4).next(running, decode_steps=2) == []
+
+
+def test_who_returned_first_goes_first() -> None:
+    engine = Engine(stages=2, context=100, streams=4)
+    for number in range(4):
+        engine.add(Request(number, (number,), 50, greedy(), frozenset()))
+    ring: deque[frames.Step] = deque()
+
+    def send() -> None:
+        while outgoing := engine.step():
+            if isinstance(outgoing[0], frames.Step):
+                ring.append(outgoing[0])
+
+    def receive() -> None:
+        step = ring.popleft()
+        engine.receive(frames.Sampled(1, step.step, tuple((seq.id, (9,)) for seq in step.seqs)))
+
+    for _ in range(30):
+        send()
+        receive()
+    for _ in range(2):
+        send()
+        slots = [[seq.slot for seq in step.seqs] for step in ring]
+        assert sorted(slots) == [[0, 1], [2, 3]]
+        receive()
+        receive()
+        send()
+        assert [[seq.slot for seq in step.seqs] for step in ring] == slots
+        receive()
 
 
 @given(st.integers(1, 4), st.integers(1, 9), st.lists(st.integers(0, 8), max_size=30))

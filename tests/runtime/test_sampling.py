@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ruvrun.engine.sampling import draw, nucleus, pick, weigh
+from ruvrun.engine.sampling import choose, draw, nucleus, pick, weigh
 from ruvrun.errors import IntegrityError
 from ruvrun.frames import Sampling
 from tests import strategies
@@ -110,6 +110,21 @@ def test_the_draw_is_philox_with_seed_and_position() -> None:
     assert draw(0, 2**256 - 1) == 0x16554D9ECA36314C
     assert draw(1, 5) == draw(1, 5)
     assert len({draw(seed, position) for seed in range(-20, 20) for position in range(40)}) == 1600
+
+
+def test_every_unit_of_weight_belongs_to_one_token() -> None:
+    ids, weights = np.array([4, 6, 9]), np.array([1, 2, 1], np.int32)
+    quarter = 2**62
+    chosen = [choose(ids, weights, bits) for bits in (0, quarter - 1, quarter, 3 * quarter - 1, 3 * quarter, 2**64 - 1)]
+    assert chosen == [4, 4, 6, 6, 9, 9]
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1024), (0.5 + 2**-10, 1024 + 4), (0.5 - 2**-10, 1024 - 2)])
+def test_a_border_between_two_values_is_found_exactly(top_p: float, kept: int) -> None:
+    weights = np.array([2**19] * 1024 + [2**20] * 1024 + [2**19] * 1024, np.int32)
+    ids, _ = nucleus(weights, top_p)
+    assert ids.tolist() == sorted_nucleus(weights, top_p)
+    assert len(ids) == kept
 
 
 def test_greedy_takes_the_lowest_of_equals() -> None:

@@ -59,7 +59,7 @@ def pick(logits: npt.NDArray[np.float32], samplings: Sequence[frames.Sampling], 
             tokens.append(int(token))
         else:
             ids, weights = nucleus(weigh(row, peak, sampling.temperature), sampling.top_p)
-            tokens.append(_draw(ids, weights, draw(sampling.seed, position)))
+            tokens.append(choose(ids, weights, draw(sampling.seed, position)))
     return tokens
 
 
@@ -116,7 +116,7 @@ def _border(values: npt.NDArray[np.int32], target: int) -> tuple[int, int]:
     return border, target - int(ordered[ordered > border].sum(dtype=np.int64))
 
 
-def _draw(ids: npt.NDArray[np.int64], weights: npt.NDArray[np.int32], bits: int) -> int:
+def choose(ids: npt.NDArray[np.int64], weights: npt.NDArray[np.int32], bits: int) -> int:
     """The token at ``bits / 2^64`` of the way through the weights, in order of ids."""
     upto = weights.cumsum(dtype=np.int64)
     point = int(upto[-1]) * bits // _WORD
