@@ -1,0 +1,61 @@
+"""Our side of the benchmarks: builds to measure, made by ``ruvcompile``, and measurements, made by ``ruvrun bench``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import CACHE, Options, tell
+
+MODEL = CACHE.parent / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+_BIN = Path(sys.executable).parent
+
+
+def build(name: str, cpus: Sequence[int], *, reuse: bool) -> Path:
+    """Build the model in int4 with one stage for each of ``cpus``, pinned to it; the manifest."""
+    directory = CACHE / name
+    manifest = directory / "dist" / "manifest.toml"
+    if reuse and manifest.is_file():
+        return manifest
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    fleet = directory / "fleet.toml"
+    nodes = [
+        f'[[node]]\nname = "core-{number}"\ntarget = "host"\ncpus = [{cpu}]\nthreads = 1\n'
+        for number, cpu in enumerate(cpus)
+    ]
+    fleet.write_text("\n".join(['format = 1\nhead = "core-0"\n', *nodes]))
+    tell(f"building {name}: {len(cpus)} stages of {MODEL.name}")
+    shape = ["--stages", str(len(cpus)), "--quant", "int4", "--quiet"]
+    command(["ruvcompile", "build", str(MODEL), "--fleet", str(fleet), *shape, "-o", str(directory / "dist")])
+    return manifest
+
+
+def bench(manifest: Path, options: Options, *, streams: int) -> dict[str, Any]:
+    """One run of ``ruvrun bench`` in fresh processes: head, load and stage 0 on one core, stage 1 on the next."""
+    context = options.prompt_tokens + options.tokens
+    sizes = ["--prompt-tokens", str(options.prompt_tokens), "--max-tokens", str(options.tokens)]
+    space = ["--streams", str(streams), "--context", str(context)]
+    result: dict[str, Any] = json.loads(command(["ruvrun", "bench", str(manifest), *space, *sizes, "--json"]))
+    return result
+
+
+def command(arguments: Sequence[str]) -> str:
+    """Standard output of one of our commands; where it fails, what it said is passed on and we end."""
+    program, *rest = arguments
+    done = subprocess.run(
+        [str(_BIN / program), *rest], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"error: {' '.join(arguments)} ended with {done.returncode}\n{done.stderr}{done.stdout}")
+    return done.stdout
+
+
+def busy(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the stages of a run did: the share of time each was busy, and milliseconds per step."""
+    return [{key: stage[key] for key in ("node", "busy", "predicted_ms", "measured_ms")} for stage in result["stages"]]

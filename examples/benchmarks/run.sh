@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Runs one benchmark; without a name, lists them. All that is assumed is python3 with venv and pip; what it makes
+# stays in .cache/ of this checkout. The last line of standard output is one JSON object; the exit code is 0 when
+# the target is met, 1 when not.
+#     ./examples/benchmarks/run.sh [NAME [--pairs N] [--tokens N] [--prompt-tokens N] [--reuse]]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+list() {
+    cat <<'TEXT'
+build           seconds and memory of the first build of a newcomer: at most 45 s and 1.5 GiB
+parity          one stage, one core, one stream, against onnxruntime-genai on the same weights: at least 1.0
+two-nodes       two stages on two cores with two streams against one stage with one: at least 1.7
+two-nodes-one   the same with one stream: at least 0.85
+TEXT
+}
+
+name=${1:-}
+case $name in
+    '') list; exit 0 ;;
+    build | parity | two-nodes | two-nodes-one) shift ;;
+    *)
+        { echo "error: no benchmark is called '$name'; there are:"; list; } >&2
+        exit 2
+        ;;
+esac
+
+. examples/environment.sh
+# The quickstart's own environment: the same requirements, so that it is made once.
+make_environment "$PWD/.cache/quickstart/venv" -e "./runtime[onnxruntime,head]" -e .
+ours=$python
+"$ours" examples/fetch_models.py smollm2 >/dev/null
+
+benchmarks=examples/benchmarks
+case $name in
+    build) exec "$ours" $benchmarks/build.py "$@" ;;
+    parity)
+        # The same ONNX Runtime on both sides: the same kernels.
+        same=$("$ours" -c 'from importlib.metadata import version; print(version("onnxruntime"))')
+        make_environment "$PWD/.cache/benchmarks/peer" onnxruntime-genai==0.18.0 "onnxruntime==$same"
+        exec "$ours" $benchmarks/parity.py "$python" "$@"
+        ;;
+    two-nodes*) exec "$ours" $benchmarks/two_nodes.py "$name" "$@" ;;
+esac
