@@ -39,7 +39,6 @@ def write_peer_model(bundle: Path, manifest: Manifest, directory: Path, *, conte
     """
     model = ir.load(bundle / "stage.onnx")
     graph = model.graph
-    hidden = int(graph.initializers["final_norm.weight"].shape[0])  # type: ignore[index,arg-type]  # shapes are static
     _lengths(graph)
     _names(graph)
     _ends(graph)
@@ -52,9 +51,7 @@ def write_peer_model(bundle: Path, manifest: Manifest, directory: Path, *, conte
     (directory / f"{MODEL}.data").unlink(missing_ok=True)
     ir.save(model, directory / MODEL, external_data=f"{MODEL}.data")
     attention = next(node for node in graph if node.op_type == "GroupQueryAttention")
-    (directory / "genai_config.json").write_text(
-        json.dumps(_config(manifest, attention, hidden=hidden, context=context), indent=4)
-    )
+    (directory / "genai_config.json").write_text(json.dumps(_config(manifest, attention, context=context), indent=4))
 
 
 def _lengths(graph: ir.Graph) -> None:
@@ -89,10 +86,9 @@ def _ends(graph: ir.Graph) -> None:
     first, final = (node for node in graph if node.op_type == "RMSNormalization")
     simplified = {"axis": -1, "epsilon": first.attributes["epsilon"].as_float(), "stash_type": 1}
     _put(graph, first, _node("SimplifiedLayerNormalization", first.inputs, simplified))
-    wanted = final.inputs[0].producer()  # type: ignore[union-attr]  # Gather of the rows
-    packed = wanted.inputs[0].producer()  # type: ignore[union-attr]  # Reshape
-    add = packed.inputs[0].producer()  # type: ignore[union-attr]
-    assert add is not None and packed is not None and wanted is not None
+    wanted = _maker(final, "Gather")
+    packed = _maker(wanted, "Reshape")
+    add = _maker(packed, "Add")
     operands = [*add.inputs, final.inputs[1]]
     epsilon = {"epsilon": final.attributes["epsilon"].as_float()}
     _put(graph, final, _node("SkipSimplifiedLayerNormalization", operands, epsilon, MS_DOMAIN))
@@ -106,10 +102,8 @@ def _ends(graph: ir.Graph) -> None:
 
 def _apart(graph: ir.Graph, activation: ir.Node) -> None:
     """One projection, ``Split``, ``QuickGelu`` -> two projections and ``x * Sigmoid(x)``."""
-    split = activation.inputs[0].producer()  # type: ignore[union-attr]
-    assert split is not None and split.op_type == "Split"
-    both = split.inputs[0].producer()  # type: ignore[union-attr]
-    assert both is not None
+    split = _maker(activation, "Split")
+    both = _maker(split, "MatMulNBits")
     halves = []
     for part, old in enumerate(split.outputs):
         inputs = [both.inputs[0], *(_half(graph, value, part) for value in both.inputs[1:] if value is not None)]
@@ -127,6 +121,14 @@ def _half(graph: ir.Graph, value: ir.Value, part: int) -> ir.Value:
     array = value.const_value.numpy()
     rows = array.shape[0] // 2
     return _constant(graph, f"{value.name}.{part}", array[part * rows : (part + 1) * rows])
+
+
+def _maker(node: ir.Node, op_type: str) -> ir.Node:
+    """The node that makes the first input of ``node``."""
+    value = node.inputs[0]
+    made_by = value.producer() if value is not None else None
+    assert made_by is not None and made_by.op_type == op_type, f"{node.name} is not lowered as this file expects"
+    return made_by
 
 
 def _constant(graph: ir.Graph, name: str, array: np.ndarray[Any, Any]) -> ir.Value:
@@ -163,10 +165,11 @@ def _put(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
     graph.remove(old, safe=True)
 
 
-def _config(manifest: Manifest, attention: ir.Node, *, hidden: int, context: int) -> dict[str, Any]:
+def _config(manifest: Manifest, attention: ir.Node, *, context: int) -> dict[str, Any]:
     """``genai_config.json``, as the builder writes it for a decoder on the CPU; one thread, greedy."""
     program, (stage,) = manifest.program, manifest.stage
     assert stage.kv is not None
+    heads = attention.attributes["num_heads"].as_int()
     return {
         "model": {
             # An answer is measured at its full length, so nothing that may be picked ends it.
@@ -180,8 +183,8 @@ def _config(manifest: Manifest, attention: ir.Node, *, hidden: int, context: int
                 "filename": MODEL,
                 "session_options": {"log_id": "onnxruntime-genai", "provider_options": [], "intra_op_num_threads": 1},
                 "head_size": stage.kv.head_size,
-                "hidden_size": hidden,
-                "num_attention_heads": attention.attributes["num_heads"].as_int(),
+                "hidden_size": heads * stage.kv.head_size,
+                "num_attention_heads": heads,
                 "num_key_value_heads": stage.kv.heads,
                 "num_hidden_layers": stage.kv.layers,
                 "inputs": {
