@@ -11,9 +11,10 @@ as likely as the best one has weight 0 and is never drawn.
 
 **The nucleus without a sort.** top_p keeps the smallest set of best tokens (of equals, the lower id first) that
 weighs at least ``top_p`` of the total. All tokens of weight at most *t* weigh at most *vocab x t* together;
-where that is no more than the rest that may be left out, they are out: one comparison leaves a few hundred
-candidates of a typical row. A flat row leaves many, which are split at their mean, keeping the part that
-holds the border, until few enough are left to sort.
+where that is no more than the rest that may be left out, they are out. As tails are seldom so heavy, a sharper
+cut is tried first and kept if what it leaves is enough: that leaves a few hundred candidates of a typical
+row. A flat row leaves many, which are split at their mean, keeping the part that holds the border, until few
+enough are left to sort.
 
 Rows are taken one by one: a row of weights fits a core's own cache, and each array operation on it takes
 much longer than the call. Only the search for the best token runs over all rows at once.
@@ -81,8 +82,11 @@ def nucleus(weights: npt.NDArray[np.int32], top_p: float) -> tuple[npt.NDArray[n
     """
     total = int(weights.sum(dtype=np.int64))
     target = min(total, max(1, math.ceil(top_p * total)))
-    ids = np.flatnonzero(weights > (total - target) // weights.size)
-    kept = weights[ids]
+    for sharper in (64, 1):
+        ids = np.flatnonzero(weights > (total - target) // weights.size * sharper)
+        kept = weights[ids]
+        if int(kept.sum(dtype=np.int64)) >= target:
+            break  # always with the second
     if target == total:
         return ids, kept
     border, missing = _border(kept, target)
