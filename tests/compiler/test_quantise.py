@@ -32,7 +32,7 @@ KINDS = {
     "negative": lambda random, shape: -random.random(shape) - 2,
     "outliers": lambda random, shape: random.standard_normal(shape) * np.where(random.random(shape) > 0.98, 40, 1),
     "tiny": lambda random, shape: random.standard_normal(shape) * 1e-6,
-    "zero": lambda random, shape: np.zeros(shape),
+    "zero": lambda _, shape: np.zeros(shape),
     "few": lambda random, shape: random.integers(-1, 2, shape),
 }
 
@@ -140,8 +140,10 @@ def test_the_gather_kernel_reads_the_blocks_as_we_do(quant: str, blocks: int) ->
 
 @pytest.mark.parametrize(
     ("held", "quant", "wanted"),
-    [("32", "auto", 4), ("16", "auto", 4), ("8", "auto", 8), ("6", "auto", 8), ("5", "auto", 8), ("4", "auto", 4)]
-    + [("4", "int8", 8), ("8", "int4", 4)],
+    [
+        *(("32", "auto", 4), ("16", "auto", 4), ("8", "auto", 8), ("6", "auto", 8), ("5", "auto", 8), ("4", "auto", 4)),
+        *(("4", "int8", 8), ("8", "int4", 4)),
+    ],
 )
 def test_bits_follow_the_file_or_the_flag(held: str, quant: str, wanted: int) -> None:
     program = quantise(linear(np.ones((BLOCK, 3), np.float32), held), quant)
