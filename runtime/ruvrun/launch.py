@@ -134,6 +134,7 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
     app = build_app(driver, tokenizer, manifest, api_keys=keys, context=settings.space.context)
     server = HttpServer(app, bound)
     broken: list[BaseException] = []
+    leaving = threading.Event()
 
     def watch() -> None:
         try:
@@ -141,7 +142,8 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
             ready(f"ready: {url_of(bound)}")
             driver.wait_end()
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
-            broken.append(error)
+            if not leaving.is_set():
+                broken.append(error)
         server.stop()
 
     driver.start()
@@ -149,6 +151,7 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
     try:
         server.run()
     finally:
+        leaving.set()
         driver.stop()
     if broken:
         raise broken[0]

@@ -16,6 +16,7 @@ from ruvrun.engine import Engine, Lost, Request, Token
 from ruvrun.errors import InputError, MachineError, UnreachableError
 from ruvrun.executors import Array
 from ruvrun.manifest import Tensor
+from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.fake_ring import FakeRing, fake_manifest
@@ -237,6 +238,8 @@ def test_stop_tells_who_waits() -> None:
         assert isinstance(listener.next(), Lost)
         with pytest.raises(UnreachableError):
             driver.submit(request(driver), listener)
+        with pytest.raises(UnreachableError):
+            driver.wait_ready(WAIT)
 
 
 def test_links_that_cannot_open_are_told_where_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +282,7 @@ def graph_spec(first: bool, last: bool) -> StageSpec:
 def graph() -> Iterator[tuple[Driver, FakeRing]]:
     workers = [Worker(Doubler(), graph_spec(first, not first)) for first in (True, False)]
     ring = FakeRing(workers, NAMES)
-    driver = Driver(fake_manifest(NAMES, "graph"), ring, None, epoch=7)
+    driver = Driver(fake_manifest(NAMES, "graph"), ring, Calls(stages=2, epoch=7))
     driver.start()
     try:
         yield driver, ring

@@ -23,16 +23,13 @@ Pipelines of graphs have no sequences: a call is one message, and several in fli
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ruvrun.engine import Engine, Lost, Request, Token
@@ -40,12 +37,14 @@ from ruvrun.errors import InputError, IntegrityError, RuvError, UnreachableError
 from ruvrun.executors import Array
 from ruvrun.frames import Counters, Failed, Message, Ring, Run, Sampled, State, Step
 from ruvrun.manifest import Manifest
+from ruvrun.pipeline.calls import Call, Calls
+from ruvrun.pipeline.health import Health
 
-READY = "ready"
 Event = Token | Lost
 OnEvent = Callable[[Event], None]
 Tensors = Mapping[str, Array]
 
+_STOPPING = "the service is stopping"
 _log = logging.getLogger("ruvrun")
 
 
@@ -73,33 +72,13 @@ class Links(Protocol):
         """Close every link."""
 
 
-@dataclass
-class _Call:
-    """One call of a graph pipeline, waiting or in the ring."""
-
-    id: int
-    tensors: Tensors
-    result: Future[dict[str, Array]]
-
-
-@dataclass
-class _Node:
-    """What is known of a stage's node."""
-
-    stage: int
-    state: str = "waiting"
-    since: float = 0.0
-    why: str = "no answer yet"
-
-
 class Driver:
     """Drives one pipeline. Every public method may be called in any thread.
 
     Args:
         manifest: what is served; its plan's times set the deadline of a step.
         ring: the head's links.
-        engine: for decoders; a graph needs none.
-        epoch: for graphs, the first epoch, above any that the stages have seen.
+        work: the engine of a decoder, or the calls of a graph.
         on_change: told (name, state, why) whenever a stage's state changes, in the driver's thread.
     """
 
@@ -107,25 +86,20 @@ class Driver:
         self,
         manifest: Manifest,
         ring: Links,
-        engine: Engine | None,
+        work: Engine | Calls,
         *,
-        epoch: int = 1,
         on_change: Callable[[str, str, str], None] = lambda _name, _state, _why: None,
     ) -> None:
-        pipeline = manifest.pipeline[0].stages
         self._id = manifest.id
         self._ring = ring
-        self._engine = engine
+        self._work = work
         self._on_change = on_change
-        self._window = 2 * len(pipeline)
         self._patience = 10.0 + 0.512 * sum(manifest.plan.stage_ms)
-        self._nodes = {placed.node: _Node(placed.stage, since=time.time()) for placed in pipeline}
+        self._health = Health(manifest.pipeline[0].stages)
         self._lock = threading.RLock()
         self._ids = itertools.count(1)
         self._callers: dict[int, OnEvent] = {}
-        self._calls: deque[_Call] = deque()
-        self._flying: dict[int, _Call] = {}
-        self._epoch, self._step = epoch, 0
+        self._epoch = work.epoch
         self._in_ring = 0
         self._due: float | None = None
         self._ask: bool | None = None
@@ -153,11 +127,13 @@ class Driver:
         """Wait until every stage answers; False after ``timeout`` seconds.
 
         Raises:
-            RuvError: the links cannot be opened here (a port that is taken).
+            RuvError: the links cannot be opened here (a port that is taken), or ``stop`` was called.
         """
         ready = self._all_ready.wait(timeout)
         if self._broken is not None:
             raise self._broken
+        if self._stopping:
+            raise _lost(_STOPPING)
         return ready
 
     def next_id(self) -> int:
@@ -172,20 +148,20 @@ class Driver:
             InputError: the request cannot be served (a prompt longer than the context).
             UnreachableError: a stage is not there.
         """
-        if self._engine is None:
+        if not isinstance(self._work, Engine):
             raise InputError("not-a-decoder", "this model takes tensors, not text", hint="use `ruvrun run --input`")
         with self._lock:
             self._require_ready()
-            self._engine.add(request)
+            self._work.add(request)
             self._callers[request.id] = on_event
         self._ring.wake()
 
     def cancel(self, id: int) -> None:
-        """Forget a request; no event of it follows. Unknown and finished ones are ignored."""
+        """Forget a request; no more is computed for it. Unknown and finished ones are ignored."""
         with self._lock:
-            if self._callers.pop(id, None) is None or self._engine is None:
+            if self._callers.pop(id, None) is None or not isinstance(self._work, Engine):
                 return
-            self._engine.cancel(id)
+            self._work.cancel(id)
         self._ring.wake()
 
     def run(self, tensors: Tensors, timeout: float = 600.0) -> dict[str, Array]:
@@ -194,12 +170,12 @@ class Driver:
         Raises:
             UnreachableError: a stage is not there, was lost on the way, or did not answer in time.
         """
-        if self._engine is not None:
+        if not isinstance(self._work, Calls):
             raise InputError("not-a-graph", "this model is a decoder", hint="use `ruvrun run --prompt`")
         with self._lock:
             self._require_ready()
-            call = _Call(self.next_id(), tensors, Future())
-            self._calls.append(call)
+            call = Call(self.next_id(), tensors, Future())
+            self._work.add(call)
         self._ring.wake()
         try:
             return call.result.result(timeout)
@@ -211,23 +187,12 @@ class Driver:
     def health(self) -> dict[str, Any]:
         """The body of GET /health; ``status`` is ``ready`` when every stage is."""
         with self._lock:
-            states = {node.state for node in self._nodes.values()}
-            worst = next((state for state in ("refused", "lost", "waiting", "loading") if state in states), READY)
-            return {
-                "status": worst,
-                "id": self._id,
-                "nodes": [
-                    {"node": name, "stage": node.stage, "state": node.state, "since": _utc(node.since), "why": node.why}
-                    for name, node in self._nodes.items()
-                ],
-            }
+            return self._health.body(self._id)
 
     def load(self) -> tuple[int, int]:
         """How many requests run, and how many wait for space."""
         with self._lock:
-            if self._engine is None:
-                return len(self._flying), len(self._calls)
-            return self._engine.running, self._engine.waiting
+            return self._work.running, self._work.waiting
 
     def counters(self, *, reset: bool = False, timeout: float = 5.0) -> dict[str, Counters]:
         """Every stage's counters since the last reset, by node name; a stage that does not answer is left out."""
@@ -257,7 +222,7 @@ class Driver:
         except BaseException as error:  # noqa: BLE001 - raised again in the threads that wait for us
             self._broken = error
         finally:
-            why = str(self._broken) if self._broken else "the service is stopping"
+            why = str(self._broken) if self._broken else _STOPPING
             with self._lock:
                 told = self._lose(why)
             self._tell(told)
@@ -292,18 +257,9 @@ class Driver:
         if not self._all_ready.is_set():
             return []
         outgoing: list[tuple[Ring, Tensors]] = []
-        if self._engine is not None:
-            while (step := self._engine.step()) is not None:
-                outgoing.append(step)
-                self._count(step[0])
-        else:
-            while self._calls and len(self._flying) < self._window:
-                call = self._calls.popleft()
-                self._flying[call.id] = call
-                run = Run(self._epoch, self._step, call.id)
-                self._step += 1
-                outgoing.append((run, call.tensors))
-                self._count(run)
+        while (step := self._work.step()) is not None:
+            outgoing.append(step)
+            self._count(step[0])
         return outgoing
 
     def _count(self, message: Ring) -> None:
@@ -325,13 +281,11 @@ class Driver:
     def _receive(self, message: Message, tensors: Tensors) -> list[tuple[OnEvent, Event]]:
         told: list[tuple[OnEvent, Event]] = []
         if isinstance(message, Sampled):
-            if self._engine is not None and self._returned(message.epoch):
-                told = self._sampled(self._engine, message)
+            if isinstance(self._work, Engine) and self._returned(message.epoch):
+                told = self._sampled(self._work, message)
         elif isinstance(message, Run):
-            if self._returned(message.epoch):
-                call = self._flying.pop(message.id, None)
-                if call is not None and not call.result.done():
-                    call.result.set_result({name: array.copy() for name, array in tensors.items()})
+            if isinstance(self._work, Calls) and self._returned(message.epoch):
+                self._work.receive(message, tensors)
         elif isinstance(message, State):
             told = self._changed(message)
         elif isinstance(message, Failed):
@@ -340,7 +294,7 @@ class Driver:
                 told = self._lose(f"{message.node} could not run a step: {message.why}")
         elif isinstance(message, Counters):
             self._counters[message.node] = message
-            if len(self._counters) == len(self._nodes):
+            if len(self._counters) == len(self._health.nodes):
                 self._counted.set()
         return told
 
@@ -359,39 +313,26 @@ class Driver:
         return told
 
     def _changed(self, message: State) -> list[tuple[OnEvent, Event]]:
-        node = self._nodes.get(message.node)
-        if node is None or (node.state, node.why) == (message.state, message.why):
+        if not self._health.note(message):
             return []
-        if node.state != message.state:
-            node.since = time.time()
-        node.state, node.why = message.state, message.why
         self._on_change(message.node, message.state, message.why)
-        ready = all(other.state == READY for other in self._nodes.values())
         told: list[tuple[OnEvent, Event]] = []
-        if not ready and self._all_ready.is_set():
-            self._all_ready.clear()
-            told = self._lose(f"{message.node} (stage {node.stage}) was lost: {message.why or message.state}")
-        elif ready:
+        if self._health.ready:
             self._all_ready.set()
+        elif self._all_ready.is_set():
+            self._all_ready.clear()
+            stage = self._health.nodes[message.node].stage
+            told = self._lose(f"{message.node} (stage {stage}) was lost: {message.why or message.state}")
         return told
 
     def _lose(self, why: str) -> list[tuple[OnEvent, Event]]:
         """End everything that runs or waits, and begin a new epoch."""
         self._in_ring, self._due = 0, None
-        told: list[tuple[OnEvent, Event]] = []
-        if self._engine is not None:
-            for lost in self._engine.lose(why):
-                caller = self._callers.pop(lost.id, None)
-                if caller is not None:
-                    told.append((caller, lost))
-        else:
-            self._epoch, self._step = self._epoch + 1, 0
-            for call in (*self._flying.values(), *self._calls):
-                with contextlib.suppress(Exception):
-                    call.result.set_exception(_lost(why))
-            self._flying.clear()
-            self._calls.clear()
-        return told
+        if isinstance(self._work, Calls):
+            self._work.lose(_lost(why))
+            return []
+        gone = [(self._callers.pop(lost.id, None), lost) for lost in self._work.lose(why)]
+        return [(caller, lost) for caller, lost in gone if caller is not None]
 
     def _tell(self, told: Sequence[tuple[OnEvent, Event]]) -> None:
         for caller, event in told:
@@ -402,17 +343,15 @@ class Driver:
 
     def _require_ready(self) -> None:
         if self._broken is not None or self._stopping:
-            raise _lost(str(self._broken) if self._broken else "the service is stopping")
+            raise _lost(str(self._broken) if self._broken else _STOPPING)
         if not self._all_ready.is_set():
-            missing = [f"{name}: {node.state}, {node.why}" for name, node in self._nodes.items() if node.state != READY]
             raise UnreachableError(
-                "not-ready", "a stage of this pipeline is not there", context=missing, hint="see `ruvrun status`"
+                "not-ready",
+                "a stage of this pipeline is not there",
+                context=self._health.missing(),
+                hint="see `ruvrun status`",
             )
 
 
 def _lost(why: str) -> UnreachableError:
     return UnreachableError("stage-lost", why, hint="try again when `ruvrun status` says ready")
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from ruvrun.engine import Engine
 from ruvrun.manifest import Manifest, Space
+from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.driver import Driver
+from ruvrun.pipeline.ring import Ring
 from ruvrun.placement import Endpoints
 
 
@@ -29,13 +31,12 @@ def open_driver(
         space: key/value space; every stage must have been started with the same.
         on_change: as for ``Driver``.
     """
-    from ruvrun.pipeline.ring import Ring
-
     # Stages that outlive a head keep the epoch they have seen, so a new head begins above it.
     epoch = time.time_ns() // 1_000_000
     stages = len(manifest.pipeline[0].stages)
-    engine = None
+    work: Engine | Calls
     if manifest.program.kind == "decoder":
-        engine = Engine(stages=stages, context=space.context, streams=space.streams, epoch=epoch)
-    ring = Ring(manifest, endpoints, bundle)
-    return Driver(manifest, ring, engine, epoch=epoch, on_change=on_change)
+        work = Engine(stages=stages, context=space.context, streams=space.streams, epoch=epoch)
+    else:
+        work = Calls(stages=stages, epoch=epoch)
+    return Driver(manifest, Ring(manifest, endpoints, bundle), work, on_change=on_change)

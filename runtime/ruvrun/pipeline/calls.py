@@ -1,0 +1,83 @@
+"""Calls of a graph pipeline: what the engine is for decoders, for graphs that keep no state between calls.
+
+A call is one message around the ring. As many as the window allows are under way, the others wait their turn.
+Numbers and epochs are as in the engine: every message of an epoch is counted from 0, ``lose`` begins the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from ruvrun.errors import UnreachableError
+from ruvrun.executors import Array
+from ruvrun.frames import Run
+
+Tensors = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, and where its outputs go."""
+
+    id: int
+    tensors: Tensors
+    result: Future[dict[str, Array]]
+
+
+class Calls:
+    """All calls of one pipeline.
+
+    Args:
+        stages: stages of the pipeline.
+        epoch: the first epoch, above any that the stages have seen.
+    """
+
+    def __init__(self, *, stages: int, epoch: int = 1) -> None:
+        self.window = 2 * stages
+        self.epoch = epoch
+        self._numbered = 0
+        self._waiting: deque[Call] = deque()
+        self._flying: dict[int, Call] = {}
+
+    @property
+    def running(self) -> int:
+        """Calls in the ring."""
+        return len(self._flying)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return len(self._waiting)
+
+    def add(self, call: Call) -> None:
+        """Take a call; first come, first served."""
+        self._waiting.append(call)
+
+    def step(self) -> tuple[Run, Tensors] | None:
+        """The next message to send, with its tensors; None when there is none until something returns."""
+        if not self._waiting or len(self._flying) == self.window:
+            return None
+        call = self._waiting.popleft()
+        self._flying[call.id] = call
+        message = Run(self.epoch, self._numbered, call.id)
+        self._numbered += 1
+        return message, call.tensors
+
+    def receive(self, message: Run, tensors: Tensors) -> None:
+        """Take what returned; the arrays may be views of what will be overwritten."""
+        call = self._flying.pop(message.id, None) if message.epoch == self.epoch else None
+        if call is not None and call.result.set_running_or_notify_cancel():
+            call.result.set_result({name: array.copy() for name, array in tensors.items()})
+
+    def lose(self, error: UnreachableError) -> None:
+        """A stage was lost: every call ends with ``error``, and a new epoch begins."""
+        for call in (*self._flying.values(), *self._waiting):
+            if call.result.set_running_or_notify_cancel():
+                call.result.set_exception(error)
+        self._flying.clear()
+        self._waiting.clear()
+        self.epoch += 1
+        self._numbered = 0
