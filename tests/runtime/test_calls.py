@@ -22,7 +22,7 @@ def call(id: int) -> Call:
 
 def test_the_window_is_filled_in_order_and_no_further() -> None:
     calls = Calls(stages=1, epoch=5)
-    wanted = [call(id) for id in (1, 2, 3)]
+    wanted = [call(number) for number in (1, 2, 3)]
     for one in wanted:
         calls.add(one)
     sent = [calls.step(), calls.step(), calls.step()]
@@ -47,7 +47,7 @@ def test_outputs_are_the_callers_own() -> None:
 
 def test_a_loss_ends_all_and_late_answers_are_nobodys() -> None:
     calls = Calls(stages=1)
-    wanted = [call(id) for id in range(4)]
+    wanted = [call(number) for number in range(4)]
     for one in wanted:
         calls.add(one)
     calls.step()
