@@ -283,8 +283,11 @@ def how_it_ended(code: int) -> str:
 
 def _died(process: Process, code: int) -> RuvError:
     kind = _KINDS.get(code, UnreachableError)
+    hint = "if nobody did that, the kernel may have, for lack of memory" if code == -signal.SIGKILL else None
     return kind(
-        "process-died", f"the process of {process.name} ended: {how_it_ended(code)}", hint="its messages stand above"
+        "process-died",
+        f"the process of {process.name} ended: {how_it_ended(code)}",
+        hint=hint or "its last words, if any, stand above",
     )
 
 

@@ -22,6 +22,8 @@ from ruvrun.errors import RuvError, UsageError, did_you_mean
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 
+_OF_DECODERS = ("prompt_tokens", "temperature", "top_p", "seed")
+
 
 class Commands(click.Group):
     """A group that answers an unknown command with the nearest known one."""
@@ -51,11 +53,15 @@ def common(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _tell_defaults(context: click.Context) -> None:
-    """Every default that is applied is told."""
+    """Every default that is applied is told; what only decoders have is not applied to tensors."""
+    unused: tuple[str, ...] = ()
+    if context.params.get("inputs"):
+        unused = _OF_DECODERS if context.info_name == "bench" else (*_OF_DECODERS, "max_tokens")
     applied = [
         f"{option.opts[-1]} {value} (default)"
         for option in context.command.params
         if isinstance(option, click.Option) and not option.is_flag and not option.multiple and option.name
+        if option.name not in unused
         if (value := context.params.get(option.name)) is not None
         if context.get_parameter_source(option.name) is ParameterSource.DEFAULT
     ]
