@@ -266,6 +266,21 @@ def test_a_stage_that_does_not_answer_is_called_again(world: World) -> None:
     assert called == NAMES
 
 
+def test_a_stage_that_is_there_but_busy_is_waited_for(world: World) -> None:
+    """It loads, or computes: a new link would not make it answer sooner."""
+    called: list[str] = []
+    world.start("n1")
+    world.ring.poll(0)
+    transport = world.ring._links._transport
+    transport.connect = lambda node, host, port: called.append(node)
+    world.clock.now += RETRY_UNANSWERED
+    world.ring.poll(0)
+    assert called == ["n0", "n2"]
+    world.turn()
+    assert "n1" not in called
+    assert world.stages["n1"].head is not None
+
+
 def test_only_the_last_stage_may_report(world: World) -> None:
     world.all_ready()
     other = Links(
