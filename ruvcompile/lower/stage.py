@@ -54,7 +54,8 @@ def write_stage(
         # Rotary positions are an input of the canonical form; the lowering takes it away again.
         inputs += ["position_ids"] if attentions else []
     summed = onnxruntime.summed_norms(program.model)
-    model = extract(program.model, piece.nodes, inputs=inputs, outputs=outputs, name=program.name, types=types)
+    # The model's name for people is no part of what a stage is: its bytes stay the same under another.
+    model = extract(program.model, piece.nodes, inputs=inputs, outputs=outputs, name="stage", types=types)
     wire = [_tensor(value, decoder is not None) for value in model.graph.inputs if value.name in piece.inputs]
     leaving = [_tensor(value, decoder is not None) for value in model.graph.outputs if value.name in piece.outputs]
     if decoder is not None:

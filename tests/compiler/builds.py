@@ -1,0 +1,53 @@
+"""Whole builds for tests, in this process and without a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ruvcompile import compile as steps
+from ruvcompile.options import Options, resolve
+from ruvcompile.progress import Silent
+from ruvrun.bundle import StageSpec, verify_bundle
+from ruvrun.costs import CostTable, dump_costs
+from ruvrun.manifest import Manifest, load_manifest
+
+
+def options(model: Path, output: Path, **flags: Any) -> Options:
+    """Options as the command line makes them, two processes of this machine unless ``flags`` say otherwise."""
+    fleet = {} if "fleet" in flags else {"target": "host", "nodes": "2"}
+    return resolve({"model": str(model), "output": str(output)} | fleet | flags, directory=output.parent)
+
+
+def build(model: Path, output: Path, **flags: Any) -> dict[str, Any]:
+    """The JSON object of a build."""
+    return steps.build(options(model, output, **flags), Silent())
+
+
+def plan(model: Path, folder: Path, **flags: Any) -> dict[str, Any]:
+    """The JSON object of a plan."""
+    return steps.plan(options(model, folder / "dist", **flags), Silent())
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+    }
+
+
+def check_whole(output: Path) -> tuple[Manifest, list[StageSpec]]:
+    """Load a build's manifest and check every byte of its bundles."""
+    manifest = load_manifest(output / "manifest.toml")
+    placed = manifest.pipeline[0].stages
+    return manifest, [verify_bundle(output / "bundles" / each.node, manifest, each.stage) for each in placed]
+
+
+def write_costs(path: Path, table: CostTable, ms: Mapping[str, float]) -> Path:
+    """A copy of ``table`` in which units of these labels cost this much, and all others 1 ms."""
+    rows = [msgspec.structs.replace(row, ms=ms.get(row.label, 1.0), ms_per_token=0.1) for row in table.unit]
+    path.write_bytes(dump_costs(msgspec.structs.replace(table, unit=rows)))
+    return path
