@@ -272,7 +272,7 @@ def test_a_stage_that_is_there_but_busy_is_waited_for(world: World) -> None:
     world.start("n1")
     world.ring.poll(0)
     transport = world.ring._links._transport
-    transport.connect = lambda node, host, port: called.append(node)
+    transport.connect = lambda node, *_: called.append(node)
     world.clock.now += RETRY_UNANSWERED
     world.ring.poll(0)
     assert called == ["n0", "n2"]
