@@ -187,12 +187,13 @@ class Stage:
             return
         try:
             result = self._worker.handle(message, tensors)
+            sent = result is None or self._links.send(self._next, *result)
         except Exception as error:  # noqa: BLE001 - whatever a back end raises ends the step, not the stage
             why = error.message if isinstance(error, RuvError) else f"{type(error).__name__}: {error}"
             self._say(f"failed: {self._node}, step {message.step}: {why}")
             self._fail(message.step, why)
             return
-        if result is not None and not self._links.send(self._next, *result):
+        if not sent:
             self._fail(message.step, f"it cannot reach {self._next}")
 
     def _fail(self, step: int, why: str) -> None:
