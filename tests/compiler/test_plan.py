@@ -1,0 +1,266 @@
+"""From a fleet and costs to a plan: what is settled before, what is refused, and what the figures say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ruvcompile import cli
+from ruvcompile.errors import FitError, UsageError
+from ruvcompile.plan import members, space_for
+from ruvcompile.plan.problem import RUNTIME_BYTES
+from ruvcompile.targets import fleet_targets
+from ruvrun.costs import load_costs
+from tests.compiler.builds import build, options, plan, write_costs
+from tests.decoders import tiny_program
+from tests.models import write_tiny_gguf
+
+LAYERS = 3
+UNITS = 2 * LAYERS + 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _two_cores() -> Iterator[None]:
+    """Two nodes on this machine get one thread each, whatever machine this is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ruvcompile.compile._cores", lambda: 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("plan")
+
+
+@pytest.fixture(scope="module")
+def model(folder) -> Path:
+    return write_tiny_gguf(folder / "tiny.gguf", layers=LAYERS)
+
+
+@pytest.fixture(scope="module")
+def costs(model, folder) -> Path:
+    """Rows of this model for one thread; every unit costs 1 ms."""
+    build(model, folder / "measured")
+    return write_costs(folder / "even.toml", load_costs(folder / "measured" / "costs.toml"), {})
+
+
+def cut_of(result: dict) -> list[int]:
+    """Units before each cut, out of the predicted times of stages whose units all cost 1 ms."""
+    bounds, at = [], 0.0
+    for stage in result["stages"][:-1]:
+        at += stage["predicted_ms"]
+        bounds.append(round(at))
+    return bounds
+
+
+def fleet(folder: Path, *nodes: str) -> str:
+    """A fleet file of nodes a, b, ... on this machine, each with more keys; one thread each, as the rows have."""
+    tables = [
+        f'[[node]]\nname = "{name}"\ntarget = "host"\nthreads = 1\n{keys}\n'
+        for name, keys in zip("abcdef", nodes, strict=False)
+    ]
+    path = folder / "fleet.toml"
+    path.write_text("\n".join(tables))
+    return str(path)
+
+
+def test_even_costs_give_even_stages(model, folder, costs) -> None:
+    result = plan(model, folder, costs=(str(costs),))
+    assert cut_of(result) == [UNITS // 2]
+    assert result["bottleneck_ms"] == result["lower_bound_ms"] == UNITS / 2
+    assert result["gap"] == 0.0
+    assert result["predicted_tokens_per_s"] == pytest.approx(1000 / 4)
+    assert result["predicted_tokens_per_s_one"] == pytest.approx(1000 / 8)
+    assert "2.00x" in result["verdict"]
+
+
+@pytest.mark.parametrize(("head", "cut"), [(1.0, 4), (3.0, 5), (6.0, 6), (20.0, 7)])
+def test_a_heavy_head_moves_the_cut_away_from_the_middle(model, folder, costs, tmp_path, head, cut) -> None:
+    heavy = write_costs(tmp_path / "heavy.toml", load_costs(costs), {"head": head})
+    result = plan(model, folder, costs=(str(heavy),))
+    assert [stage["predicted_ms"] for stage in result["stages"]] == [cut, UNITS - 1 - cut + head]
+
+
+def test_the_objective_decides(model, folder, costs, tmp_path) -> None:
+    """Two equal processes here hand on for nothing: the sum is the same for every cut, and the first is taken."""
+    result = plan(model, folder, costs=(str(costs),), objective="latency")
+    assert sum(stage["predicted_ms"] for stage in result["stages"]) == pytest.approx(UNITS)
+    assert result["gap"] == 0.0
+
+
+def test_three_nodes_and_the_shapes_with_fewer(model, folder, costs) -> None:
+    result = plan(model, folder, nodes="3", costs=(str(costs),))
+    assert result["shape"] == {"replicas": 1, "stages": 3}
+    assert [entry["shape"]["stages"] for entry in result["alternatives"]] == [1, 2]
+    assert all(entry["fits"] for entry in result["alternatives"])
+    assert result["alternatives"][0]["tokens_per_s_one"] == pytest.approx(1000 / UNITS, abs=0.01)
+
+
+def test_a_forced_cut_stands_beside_the_best_one(model, folder, costs) -> None:
+    result = plan(model, folder, costs=(str(costs),), cut="layers.0/attn/add")
+    assert cut_of(result) == [2]
+    assert result["bottleneck_ms"] == 6.0
+    best = result["alternatives"][-1]
+    assert best["shape"] == {"replicas": 1, "stages": 2}
+    assert best["tokens_per_s"] == pytest.approx(250)
+    assert "50.0 % slower" in best["why"]
+
+
+def test_a_forced_cut_that_is_the_best_one_is_no_alternative(model, folder, costs) -> None:
+    result = plan(model, folder, costs=(str(costs),), cut="layers.1/attn/add")
+    assert [entry["shape"]["stages"] for entry in result["alternatives"]] == [1]
+
+
+def test_two_forced_cuts_make_three_stages(model, folder, costs) -> None:
+    flags = {"fleet": fleet(folder, "", "", ""), "costs": (str(costs),)}
+    result = plan(model, folder, cut="layers.0/attn/add,layers.2/mlp/add", **flags)
+    assert cut_of(result) == [2, 7]
+
+
+@pytest.mark.parametrize(
+    ("cut", "ref"),
+    [("layers.0/attn/ad", "cut-unknown"), ("layers.0/attn/q_proj", "cut-unknown")],
+)
+def test_a_forced_cut_that_is_none(model, folder, costs, cut, ref) -> None:
+    with pytest.raises(UsageError) as error:
+        plan(model, folder, costs=(str(costs),), cut=cut)
+    assert error.value.ref == ref
+    assert "did you mean" in (error.value.hint or "")
+
+
+def test_too_few_cuts_for_the_stages(model, folder, costs) -> None:
+    flags = {"fleet": fleet(folder, "", "", ""), "costs": (str(costs),), "stages": 3}
+    with pytest.raises(UsageError) as error:
+        plan(model, folder, cut="layers.0/attn/add", **flags)
+    assert error.value.ref == "cut-count"
+
+
+@pytest.mark.parametrize("stages", [3, 100])
+def test_more_stages_than_nodes(model, folder, costs, stages) -> None:
+    with pytest.raises(FitError) as error:
+        plan(model, folder, costs=(str(costs),), stages=stages)
+    assert error.value.ref == "stages-over-nodes"
+    assert error.value.exit_code == 4
+    assert f"{stages} stages need {stages} nodes, the fleet has 2" in str(error.value)
+
+
+def test_more_stages_than_places_to_cut(model, folder, costs) -> None:
+    with pytest.raises(FitError) as error:
+        plan(model, folder, nodes=str(UNITS + 1))
+    assert error.value.ref == "stages-over-units"
+
+
+def test_too_long_a_context(model, folder, costs) -> None:
+    with pytest.raises(UsageError) as error:
+        plan(model, folder, costs=(str(costs),), context=257)
+    assert error.value.ref == "context-too-long"
+    assert "256" in error.value.message
+
+
+def test_space_is_as_asked_or_what_the_stages_need(model, folder, tmp_path) -> None:
+    program = tiny_program(tmp_path, layers=1)
+    given = options(model, folder / "dist", context=128, streams=3)
+    assert (space := space_for(program, given, 2)) is not None
+    assert (space.context, space.streams) == (128, 3)
+    for stages, streams in ((1, 4), (2, 4), (3, 6), (5, 10)):
+        chosen = space_for(program, options(model, folder / "dist"), stages)
+        assert chosen is not None
+        assert (chosen.context, chosen.streams) == (256, streams)
+
+
+def test_threads_are_as_asked_or_pinned_or_shared(model, folder) -> None:
+    path = fleet(folder, "", "cpus = [0, 1, 2]", "")
+    Path(path).write_text(Path(path).read_text().replace("threads = 1\ncpus", "cpus", 1))
+    asked = options(model, folder / "dist", fleet=path)
+    assert [m.threads for m in members(asked, fleet_targets(asked), [None] * 8, 6)] == [1, 3, 1]
+    shared = options(model, folder / "dist", nodes="3")
+    assert [m.threads for m in members(shared, fleet_targets(shared), [None] * 8, 6)] == [2, 2, 2]
+    assert [m.threads for m in members(shared, fleet_targets(shared), [None] * 8, 1)] == [1, 1, 1]
+    pis = options(model, folder / "dist", target="pi5", nodes="2")
+    assert [m.threads for m in members(pis, fleet_targets(pis), [None] * 8, 1)] == [4, 4]
+
+
+def test_memory_that_is_too_small_is_told_with_its_sum(model, folder, costs, capsys) -> None:
+    """Stage, node, the sum and what it is made of; exit 4, and one object under --json."""
+    small = fleet(folder, *['memory = "1200MiB"'] * 2)
+    flags = ["--fleet", small, "--costs", str(costs), "--streams", "4000", "--json", "-q"]
+    assert cli.run(["plan", str(model), *flags]) == 4
+    told = capsys.readouterr()
+    error = json.loads(told.out)["error"]
+    assert error["ref"] == "fleet-memory-short"
+    assert error["message"].startswith("stage 0 needs ")
+    assert "on a, which has 176.0 MiB usable" in error["message"]
+    (context,) = error["context"]
+    for part in ("weights ", "key/value ", "(4000 streams x 256 tokens)", "runtime 90.0 MiB", "1.2 GiB installed"):
+        assert part in context
+    assert "1.0 GiB reserved" in context
+    assert "--context" in error["hint"]
+
+
+def test_memory_moves_the_cut(model, folder, costs) -> None:
+    """The first node can hold one attention's keys and values beside its runtime, so the second takes more layers."""
+    streams = 1000
+    per_layer = 2 * 2 * 16 * 4 * 256 * streams
+    room = RUNTIME_BYTES + per_layer + 2**20
+    small = fleet(folder, f"memory = {room}\nreserve = 1", "")
+    result = plan(model, folder, fleet=small, costs=(str(costs),), streams=streams)
+    assert cut_of(result) == [3], "embedding, one attention and its MLP"
+    assert result["stages"][0]["kv_bytes"] == per_layer
+    assert result["stages"][0]["predicted_rss_bytes"] <= room
+    assert result["alternatives"][0]["fits"] is False
+    assert "does not fit on one node" in result["verdict"]
+
+
+def test_a_forced_cut_that_does_not_fit_is_told_as_that_cut(model, folder, costs) -> None:
+    room = RUNTIME_BYTES + 2 * 2 * 16 * 4 * 256 * 1000 + 2**20
+    flags = {"fleet": fleet(folder, f"memory = {room}\nreserve = 1", ""), "costs": (str(costs),), "streams": 1000}
+    with pytest.raises(FitError) as error:
+        plan(model, folder, cut="layers.1/attn/add", **flags)
+    assert error.value.ref == "fleet-memory-short"
+    assert error.value.message.startswith("stage 0 needs ")
+
+
+def test_slow_links_are_part_of_a_stage(model, folder, costs) -> None:
+    """256 bytes a token over a link of 64 kB/s are 4 ms: the sender gets fewer layers."""
+    nodes = ('address = "10.0.0.1"', 'address = "10.0.0.2"')
+    assert cut_of(plan(model, folder, fleet=fleet(folder, *nodes), costs=(str(costs),))) == [4]
+    path = Path(fleet(folder, *nodes))
+    path.write_text(path.read_text() + '\n[[link]]\nbandwidth = "512kbit"\nlatency = "1ms"\n')
+    slow = plan(model, folder, fleet=str(path), costs=(str(costs),))
+    assert [stage["predicted_ms"] for stage in slow["stages"]] == [6.0, 6.0], "two units and 4 ms against six units"
+    assert slow["stages"][0]["cut_bytes"] == 256
+
+
+def test_one_node(model, folder, costs, tmp_path) -> None:
+    result = plan(model, folder, fleet=fleet(folder, ""), costs=(str(costs),))
+    assert result["shape"]["stages"] == 1
+    assert result["alternatives"] == []
+    assert result["verdict"] == "one node: 125.0 tokens/s"
+    assert result["stages"][0]["cut_bytes"] == 0
+
+
+def test_the_honest_verdict_when_one_node_is_faster(model, folder, costs, tmp_path) -> None:
+    """All work in one unit: the second node only waits."""
+    rows = {"embed": 0.0, "layers.*.attn": 0.0, "layers.*.mlp": 0.0, "head": 9.0}
+    heavy = write_costs(tmp_path / "heavy.toml", load_costs(costs), rows)
+    result = plan(model, folder, fleet=fleet(folder, "", ""), costs=(str(heavy),))
+    assert result["verdict"].startswith("one node is faster")
+
+
+def test_stage_figures_add_up(model, folder, costs) -> None:
+    result = plan(model, folder, costs=(str(costs),))
+    assert sum(stage["graph_nodes"] for stage in result["stages"]) == 3 + 17 * LAYERS
+    assert [stage["cut_bytes"] for stage in result["stages"]] == [256, 0]
+    assert sum(stage["kv_bytes"] for stage in result["stages"]) == LAYERS * 2 * 2 * 16 * 4 * 256 * 4
+    for stage, other in pairwise(result["stages"]):
+        assert (stage["node"], other["node"]) == ("host-0", "host-1")
+    assert all(stage["predicted_rss_bytes"] > RUNTIME_BYTES for stage in result["stages"])
+
+
+def test_a_plan_writes_nothing(model, folder, costs, tmp_path) -> None:
+    plan(model, tmp_path, costs=(str(costs),))
+    assert list(tmp_path.iterdir()) == []
