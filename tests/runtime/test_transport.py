@@ -16,7 +16,8 @@ from ruvrun.errors import InputError, IntegrityError, MachineError
 from ruvrun.transport import Came, Down, Event, Peer, Transport, Up
 from ruvrun.transport.keys import KeyPair, make_keypair, read_keys, write_keys
 from ruvrun.transport.memory import Wire
-from ruvrun.transport.zeromq import Timing, ZeroMq
+from ruvrun.transport.outgoing import Timing
+from ruvrun.transport.zeromq import ZeroMq
 
 LONG = 20.0  # a safety net: nothing below waits for a time to pass
 A, B, STRANGER = make_keypair(), make_keypair(), make_keypair()
@@ -242,6 +243,66 @@ def pass_on(relay: socket.socket, port: int, silent: threading.Event) -> None:
 def test_the_defaults_notice_a_silent_host_within_six_seconds() -> None:
     timing = Timing()
     assert timing.beat + timing.silence <= 5.5
+
+
+def test_a_loss_is_told_while_others_keep_talking() -> None:
+    """The busy socket is looked at first, but not for ever."""
+    with sockets(A) as first, sockets(B) as second, sockets(B) as talker:
+        port = first.bind("127.0.0.1", 0)
+        first.connect("b", "127.0.0.1", second.bind("127.0.0.1", 0))
+        wait_for(first, is_up)
+        talker.connect("a", "127.0.0.1", port)
+        wait_for(talker, is_up)
+        talking = True
+
+        def talk() -> None:
+            while talking:
+                talker.send(Peer("a"), [b"and another thing"])
+                talker.receive(0.001)
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        wait_for(first, came)
+        second.close()
+        assert wait_for(first, is_down) == Down("b", "the connection was lost")
+        talking = False
+        thread.join()
+
+
+def test_a_wait_ends_on_time_after_a_frame() -> None:
+    with linked() as (first, second, _):
+        first.send(Peer("b"), [b"x"])
+        wait_for(second, came)
+        for timeout in (0.0, 0.01, 0.1):
+            assert second.receive(timeout) == []
+
+
+def test_many_wakes_are_one() -> None:
+    with linked() as (first, second, _):
+        first.send(Peer("b"), [b"x"])
+        wait_for(second, came)
+        for _ in range(5000):
+            second.wake()
+        assert second.receive(LONG) == []
+        assert second.receive(0.0) == []
+        first.send(Peer("b"), [b"y"])
+        assert texts(second.receive(LONG)[0]) == [b"y"]
+
+
+def test_no_peer_may_call_itself_the_waker() -> None:
+    """A routing id that is in use is refused, so a wake never comes from outside."""
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    with sockets(B) as second, sockets(A) as first:
+        port = second.bind("127.0.0.1", 0)
+        dealer.linger = 0
+        dealer.routing_id = b"wake"
+        dealer.curve_serverkey = B.public.encode()
+        dealer.curve_publickey, dealer.curve_secretkey = A.public.encode(), A.secret.encode()
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        dealer.send_multipart([b"one", b"two"])
+        nothing_comes(second, first, port)
+    context.destroy()
 
 
 def test_a_name_nobody_knows() -> None:

@@ -15,66 +15,39 @@ does the handshakes, the encryption and the heartbeats, so a process that comput
 Copies: what is sent is copied (a step is some kilobytes, and the arrays belong to the executor, which overwrites them
 in the next one); what is received is a view of ZeroMQ's own buffer.
 
-All sockets are in one poller, made once. What a frame costs here is one poll and a receive per part.
+**Waiting.** While a pipeline works, all that comes is the next step, through the ROUTER, every few milliseconds. Asking
+all sockets each time would cost a tenth of a hop, so after a frame from the ROUTER it alone is waited for, at most
+``_HOT`` seconds, and the others get their turn every ``_LOOK`` seconds: they bring news of links, which can wait that
+long. When nothing comes, everything is waited for in one poll. ``wake`` comes through the ROUTER too, so it is not
+late.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import itertools
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import zmq
-import zmq.utils.monitor
 
 from ruvrun.errors import MachineError
 from ruvrun.frames import Buffer
-from ruvrun.transport import Came, Down, Event, Peer, Up
+from ruvrun.transport import Came, Down, Event, Peer
 from ruvrun.transport.keys import KeyPair
+from ruvrun.transport.outgoing import Outgoing, Socket, Timing, limited, milliseconds
 from ruvrun.transport.resolve import resolve
 from ruvrun.transport.zap import DOMAIN, start_zap
 
-Socket = zmq.Socket[bytes]
-
-_QUEUE = 1000
+_HOT = 0.02
+_LOOK = 0.05
+_WAKE = b"wake"
+_INSIDE = "inproc://inbound"
 _MOST_PEERS = 256
-_FAILED: dict[int, str] = {
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not know this node's key",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the encrypted handshake failed",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the encrypted handshake failed",
-}
-_WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-for _event in _FAILED:
-    _WATCHED |= _event
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds: between heartbeats, of silence until a peer counts as gone, for a handshake and a TCP connect, and
-    between attempts to connect (the first, and the longest).
-    """
-
-    beat: float = 1.0
-    silence: float = 4.0
-    handshake: float = 5.0
-    connect: float = 2.0
-    retry: tuple[float, float] = (0.1, 1.0)
-
-
-@dataclass
-class _Link:
-    """Our connection to a node: its socket, the socket's monitor, and whether the handshake is done."""
-
-    node: str
-    dealer: Socket
-    monitor: Socket
-    up: bool = False
 
 
 class ZeroMq:
@@ -97,8 +70,7 @@ class ZeroMq:
         self._context = zmq.Context()
         self._zap = start_zap(self._context, {key: node for node, key in admitted.items()})
         self._poller = zmq.Poller()
-        self._router: Socket | None = None
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, Outgoing] = {}
         self._sources: dict[Any, Callable[[], list[Event]]] = {}
         self._peers: dict[bytes, Peer] = {}
         self._numbers = itertools.count()
@@ -106,30 +78,28 @@ class ZeroMq:
         self._wanted: dict[str, int] = {}
         self._lock = threading.Lock()
         self._open = True
-        self._woken, self._waker = self._pair()
-        self._watch(self._woken, self._awake)
+        self._waking = False
+        self._hot_until = 0.0
+        self._router = self._inbound()
+        self._watch(self._router, self._from_router)
+        self._waker = self._context.socket(zmq.DEALER)
+        self._waker.linger = 0
+        self._waker.routing_id = _WAKE
+        self._waker.connect(_INSIDE)
 
     def bind(self, host: str, port: int) -> int:
         """Listen on loopback if ``host`` is loopback, else on every interface; see ``Transport.bind``."""
-        router = self._socket(zmq.ROUTER)
-        router.curve_server = True
-        router.curve_secretkey = self._keys.secret.encode()
-        router.zap_domain = DOMAIN
-        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         where = "127.0.0.1" if host == "localhost" or _is_loopback(host) else "*"
         try:
-            router.bind(f"tcp://{where}:{port}" if port else f"tcp://{where}:*")
+            self._router.bind(f"tcp://{where}:{port}" if port else f"tcp://{where}:*")
         except zmq.ZMQError as error:
-            router.close()
             taken = error.errno == zmq.EADDRINUSE
             raise MachineError(
                 "port-taken" if taken else "port-refused",
                 f"cannot listen on port {port}: {'it is taken' if taken else error.strerror}",
                 hint="end what holds it, or give this node another port in nodes.toml",
             ) from None
-        self._router = router
-        self._watch(router, self._from_router)
-        return int(str(router.getsockopt_string(zmq.LAST_ENDPOINT)).rpartition(":")[2])
+        return int(str(self._router.getsockopt_string(zmq.LAST_ENDPOINT)).rpartition(":")[2])
 
     def connect(self, node: str, host: str, port: int) -> None:
         """See ``Transport.connect``. A host name is looked up beforehand, in a thread: it may take seconds."""
@@ -148,8 +118,6 @@ class ZeroMq:
     def send(self, peer: Peer, parts: Sequence[Buffer]) -> bool:
         """See ``Transport.send``. A peer that is gone loses the frame without a word."""
         if peer.link:
-            if self._router is None:
-                return False
             socket = self._router
             parts = (peer.link, *parts)
         else:
@@ -167,6 +135,14 @@ class ZeroMq:
 
     def receive(self, timeout: float | None) -> list[Event]:
         """See ``Transport.receive``."""
+        if self._hot_until and (timeout is None or timeout > _HOT):
+            if time.monotonic() < self._hot_until:
+                try:
+                    return self._frame_of(self._router.recv())
+                except zmq.Again:  # nothing for _HOT seconds
+                    if timeout is not None:
+                        timeout -= _HOT
+            self._hot_until = 0.0
         events: list[Event] = []
         for socket, _ in self._poller.poll(None if timeout is None else math.ceil(timeout * 1000)):
             source = self._sources.get(socket)  # none: its link was dropped by an event before it in this list
@@ -176,8 +152,9 @@ class ZeroMq:
 
     def wake(self) -> None:
         """See ``Transport.wake``."""
-        with self._lock, contextlib.suppress(zmq.Again):  # no room: it is awake as it is
-            if self._open:
+        with self._lock:
+            if self._open and not self._waking:
+                self._waking = True
                 self._waker.send(b"", zmq.NOBLOCK)
 
     def close(self, grace: float = 0.0) -> None:
@@ -189,15 +166,19 @@ class ZeroMq:
             self._waker.close()
         for node in list(self._links):
             self._drop(node, grace)
-        for socket in (self._router, self._woken):
-            if socket is not None:
-                socket.close(linger=int(grace * 1000))
+        self._router.close(linger=milliseconds(grace))
         self._context.term()
         self._zap.join(1.0)
 
     def _from_router(self) -> list[Event]:
-        assert self._router is not None
-        link = self._router.recv(zmq.NOBLOCK)
+        self._hot_until = time.monotonic() + _LOOK
+        return self._frame_of(self._router.recv(zmq.NOBLOCK))
+
+    def _frame_of(self, link: bytes) -> list[Event]:
+        """The frame that the ROUTER has of this connection."""
+        if link == _WAKE:
+            self._router.recv(zmq.NOBLOCK)
+            return self._awake()
         return self._frame(self._router, self._peers.get(link), link)
 
     def _frame(self, socket: Socket, peer: Peer | None, link: bytes = b"") -> list[Event]:
@@ -219,42 +200,22 @@ class ZeroMq:
         return peer
 
     def _dial(self, node: str, address: str, port: int) -> None:
-        dealer = self._socket(zmq.DEALER)
-        dealer.curve_serverkey = self._admitted[node].encode()
-        dealer.curve_publickey = self._keys.public.encode()
-        dealer.curve_secretkey = self._keys.secret.encode()
-        dealer.setsockopt(zmq.CONNECT_TIMEOUT, _ms(self._timing.connect))
-        dealer.setsockopt(zmq.RECONNECT_IVL, _ms(self._timing.retry[0]))
-        dealer.setsockopt(zmq.RECONNECT_IVL_MAX, _ms(self._timing.retry[1]))
-        if ":" in address:
-            dealer.ipv6 = True
-            address = f"[{address}]"
-        endpoint = f"inproc://monitor-{next(self._numbers)}"
-        dealer.monitor(endpoint, _WATCHED)
-        monitor = self._context.socket(zmq.PAIR)
-        monitor.linger = 0
-        monitor.connect(endpoint)
-        link = self._links[node] = _Link(node, dealer, monitor)
+        link = self._links[node] = Outgoing(
+            self._context, node, self._keys, self._admitted[node], (address, port), self._timing, self._largest
+        )
         peer = Peer(node)
-        self._watch(monitor, lambda: self._from_monitor(link))
-        self._watch(dealer, lambda: self._frame(dealer, peer))
-        dealer.connect(f"tcp://{address}:{port}")
+        self._watch(link.monitor, lambda: self._news(link))
+        self._watch(link.dealer, lambda: self._frame(link.dealer, peer))
 
-    def _from_monitor(self, link: _Link) -> list[Event]:
-        event = zmq.utils.monitor.recv_monitor_message(link.monitor, zmq.NOBLOCK)["event"]
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            link.up = True
-            return [Up(link.node)]
-        if event == zmq.EVENT_DISCONNECTED and not link.up:
-            return []  # it will try again by itself
-        self._drop(link.node)
-        why = _FAILED.get(event, "the connection was lost")
-        return [Down(link.node, why, event == zmq.EVENT_HANDSHAKE_FAILED_AUTH)]
+    def _news(self, link: Outgoing) -> list[Event]:
+        event = link.news()
+        if isinstance(event, Down):
+            self._drop(link.node)
+        return [] if event is None else [event]
 
     def _awake(self) -> list[Event]:
-        with contextlib.suppress(zmq.Again):
-            while True:
-                self._woken.recv(zmq.NOBLOCK)
+        with self._lock:
+            self._waking = False
         events: list[Event] = []
         while self._resolved:
             number, node, address, port, why = self._resolved.popleft()
@@ -274,33 +235,22 @@ class ZeroMq:
         for socket in (link.dealer, link.monitor):
             self._poller.unregister(socket)
             del self._sources[socket]
-        link.dealer.disable_monitor()
-        link.monitor.close()
-        link.dealer.close(linger=int(grace * 1000))
+        link.close(grace)
 
     def _watch(self, socket: Socket, source: Callable[[], list[Event]]) -> None:
         self._poller.register(socket, zmq.POLLIN)
         self._sources[socket] = source
 
-    def _socket(self, kind: int) -> Socket:
-        socket = self._context.socket(kind)
-        socket.linger = 0
-        socket.sndhwm = socket.rcvhwm = _QUEUE
-        socket.maxmsgsize = self._largest
-        socket.handshake_ivl = _ms(self._timing.handshake)
-        socket.heartbeat_ivl = _ms(self._timing.beat)
-        socket.heartbeat_timeout = _ms(self._timing.silence)
-        socket.heartbeat_ttl = _ms(self._timing.silence)
-        return socket
-
-    def _pair(self) -> tuple[Socket, Socket]:
-        """The two ends of a pipe inside this process."""
-        ends = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
-        for end in ends:
-            end.linger = 0
-        ends[0].bind("inproc://wake")
-        ends[1].connect("inproc://wake")
-        return ends
+    def _inbound(self) -> Socket:
+        """The ROUTER, which so far only this process can reach."""
+        router = limited(self._context.socket(zmq.ROUTER), self._timing, self._largest)
+        router.curve_server = True
+        router.curve_secretkey = self._keys.secret.encode()
+        router.zap_domain = DOMAIN
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        router.rcvtimeo = milliseconds(_HOT)
+        router.bind(_INSIDE)
+        return router
 
 
 def _is_address(host: str) -> bool:
@@ -313,7 +263,3 @@ def _is_address(host: str) -> bool:
 
 def _is_loopback(host: str) -> bool:
     return _is_address(host) and ipaddress.ip_address(host).is_loopback
-
-
-def _ms(seconds: float) -> int:
-    return max(1, int(seconds * 1000))
