@@ -156,7 +156,8 @@ def _stages(
             made.append((directory, spec))
             bar.advance()
     with progress.step("golden"):
-        specs = add_golden(made, front.samples, [member.target.golden_bound for member in plan.members])
+        shares = [member.target.golden_bound for member in plan.members]
+        specs = add_golden(front.program, made, front.samples, shares)
     return tuple((directory, spec) for (directory, _), spec in zip(made, specs, strict=True))
 
 

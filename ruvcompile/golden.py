@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from ruvcompile.lower.stage import hashed
+from ruvcompile.program import Decoder, Program
 from ruvrun.bundle import BUNDLE, Golden, StageSpec
 from ruvrun.executors import Array, Span, load_decoder, load_graph
 from ruvrun.manifest import dump_toml
@@ -22,17 +23,21 @@ FILE = "golden.npz"
 TOKENS = 16
 
 
-def golden_prompt(vocab: int) -> Array:
-    """Token ids ``[16]`` that any build of a vocabulary uses: spread, fixed, ordinary."""
-    return (np.arange(1, TOKENS + 1, dtype=np.int64) * 7919) % vocab
+def golden_prompt(decoder: Decoder) -> Array:
+    """Token ids ``[16]``, fewer where the context is shorter: spread over the vocabulary, the same in every build."""
+    return (np.arange(1, min(TOKENS, decoder.context) + 1, dtype=np.int64) * 7919) % decoder.vocab
 
 
 def add_golden(
-    stages: Sequence[tuple[Path, StageSpec]], samples: Mapping[str, Array], shares: Sequence[float]
+    program: Program,
+    stages: Sequence[tuple[Path, StageSpec]],
+    samples: Mapping[str, Array],
+    shares: Sequence[float],
 ) -> list[StageSpec]:
     """Run the stages one after the other, each alone in memory, and write each one's golden check.
 
     Args:
+        program: what the stages are made of.
         stages: directory and spec of each stage, in order.
         samples: inputs of a graph; not used for decoders.
         shares: the bound of each stage as a share of its largest absolute output.
@@ -41,10 +46,10 @@ def add_golden(
         The specs with their golden check, as they now stand in ``bundle.toml``.
     """
     carried: dict[str, Array] = dict(samples)
+    if program.decoder is not None:
+        carried = {"input_ids": golden_prompt(program.decoder)}
     done = []
     for (directory, spec), share in zip(stages, shares, strict=True):
-        if spec.kind == "decoder" and spec.first:
-            carried = {"input_ids": golden_prompt(spec.vocab)}
         inputs = {tensor.name: carried[tensor.name] for tensor in spec.inputs}
         outputs = _run(directory, spec, inputs)
         arrays = {f"in.{name}": array for name, array in inputs.items()}
@@ -62,6 +67,7 @@ def add_golden(
 def _run(directory: Path, spec: StageSpec, inputs: Mapping[str, Array]) -> dict[str, Array]:
     if spec.kind == "graph":
         return load_graph(directory, spec, threads=1).run(inputs)
-    executor = load_decoder(directory, spec, context=TOKENS, slots=1, threads=1)
-    outputs = executor.step([Span(0, 0, TOKENS, 1)], inputs)
+    tokens = min(len(array) for array in inputs.values())
+    executor = load_decoder(directory, spec, context=tokens, slots=1, threads=1)
+    outputs = executor.step([Span(0, 0, tokens, 1)], inputs)
     return {name: array.copy() for name, array in outputs.items()}
