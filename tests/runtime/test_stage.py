@@ -162,15 +162,19 @@ def test_it_says_that_it_loads_before_it_is_loaded() -> None:
 
 
 def test_a_stage_that_cannot_load_says_why_and_ends_with_it() -> None:
+    go = threading.Event()
+
     def fail() -> Worker:
+        go.wait(LONG)
         raise IntegrityError("golden-mismatch", "this machine computes something else", hint=None)
 
     around = Around(fail)
     around.head.open()
     around.thread.start()
-    assert around.until(around.head, lambda message: message != State("n1", "loading", "")).message == State(
-        "n1", "refused", "this machine computes something else"
-    )
+    assert around.until(around.head, a(State)).message == State("n1", "loading", "")
+    go.set()
+    refused = State("n1", "refused", "this machine computes something else")
+    assert around.until(around.head, a(State)).message == refused
     around.thread.join(LONG)
     assert [type(error) for error in around.raised] == [IntegrityError]
 
