@@ -34,7 +34,7 @@ from ruvcompile.measure.fleet import measure_fleet
 from ruvcompile.options import Options
 from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.infer import Type
-from ruvcompile.passes.pieces import program_units
+from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Plan, make_plan, members, space_for
@@ -58,6 +58,7 @@ class _Front:
     source: Program
     program: Program
     units: tuple[Unit, ...]
+    keys: tuple[str, ...]
     types: Mapping[str, Type]
     samples: Mapping[str, Array]
     choices: tuple[str, ...]
@@ -113,13 +114,15 @@ def _front(options: Options, progress: Progress) -> _Front:
             source = replace(source, name=options.name)
         program = quantise(source, options.quant)
     if program.decoder is not None:
-        return _Front(source, program, program_units(program), {}, {}, ())
+        units = program_units(program)
+        return _Front(source, program, units, unit_keys(program, units), {}, {}, ())
     with progress.step("samples"):
         made = sample(program.model, inputs=options.inputs, shapes=options.shapes)
         types = observe(program.model, made.arrays)
     for text in made.choices:
         progress.note(text)
-    return _Front(source, program, program_units(program, types), types, made.arrays, made.choices)
+    units = program_units(program, types)
+    return _Front(source, program, units, unit_keys(program, units, types), types, made.arrays, made.choices)
 
 
 def _plan(
@@ -135,10 +138,19 @@ def _plan(
         progress.note(", ".join(f"{text} (default)" for text in defaults))
     known = merge(load_costs(path) for path in options.costs)
     costs = measure_fleet(
-        front.program, front.units, known, chosen, front.samples, store=store, scratch=scratch, progress=progress
+        front.program,
+        front.units,
+        front.keys,
+        known,
+        chosen,
+        front.samples,
+        store=store,
+        scratch=scratch,
+        progress=progress,
     )
     with progress.step("plan"):
-        return make_plan(Facts(front.program, front.units, chosen, space, costs, options)), costs
+        facts = Facts(front.program, front.units, front.keys, front.types, chosen, space, costs, options)
+        return make_plan(facts), costs
 
 
 def _stages(

@@ -81,10 +81,11 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     step: list[StepCost] = []
     format: int = FORMAT
 
-    def find(self, key: str, target: str, backend: str, threads: int) -> UnitCost | None:
-        """The row for one unit on one kind of machine."""
-        wanted = (key, target, backend, threads)
-        return next((row for row in self.unit if (row.key, row.target, row.backend, row.threads) == wanted), None)
+    def rows(self, keys: Iterable[str], target: str, backend: str, threads: int) -> list[UnitCost | None]:
+        """The row of each unit on one kind of machine, None where there is none."""
+        kind = (target, backend, threads)
+        known = {row.key: row for row in self.unit if (row.target, row.backend, row.threads) == kind}
+        return [known.get(key) for key in keys]
 
 
 def load_costs(path: Path) -> CostTable:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure import decoder, nodes
 from ruvcompile.measure.provenance import provenance
-from ruvcompile.passes.pieces import label, unit_key
+from ruvcompile.passes.pieces import label
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
@@ -23,6 +23,7 @@ from ruvrun.executors import Array
 def measure(
     program: Program,
     units: Sequence[Unit],
+    keys: Sequence[str],
     known: CostTable,
     *,
     target: str,
@@ -38,24 +39,25 @@ def measure(
     Args:
         program: quantised; what will run.
         units: what it may be cut between.
+        keys: what each computes (``unit_keys``); units of equal key are one row.
         known: rows that need not be measured again.
         target, backend, threads: what the rows are filed under.
         store, scratch: where the segments that are run are written.
         samples: inputs to run a graph with; not used for decoders.
     """
-    keys: dict[str, Unit] = {}
-    for unit in units:
-        keys.setdefault(unit_key(program, unit), unit)
-    found = [known.find(key, target, backend, threads) for key in keys]
+    distinct: dict[str, Unit] = {}
+    for key, unit in zip(keys, units, strict=True):
+        distinct.setdefault(key, unit)
+    found = known.rows(distinct, target, backend, threads)
     kept = CostTable(
         provenance=known.provenance,
         unit=[row for row in found if row is not None],
         step=[step for step in known.step if step.target == target],
     )
-    if len(kept.unit) == len(keys):
+    if len(kept.unit) == len(distinct):
         return merge([kept])
     run = decoder.measure_units if program.decoder is not None else nodes.measure_units
-    times = run(program, units, store=store, scratch=scratch, threads=threads, samples=samples, progress=progress)
+    times = run(program, units, keys, store=store, scratch=scratch, threads=threads, samples=samples, progress=progress)
     rows = [
         UnitCost(
             key=key,
@@ -71,6 +73,6 @@ def measure(
             node=times[key].nodes,
             source=0,
         )
-        for key, unit in keys.items()
+        for key, unit in distinct.items()
     ]
     return merge([CostTable(provenance=[provenance()], unit=rows), kept])

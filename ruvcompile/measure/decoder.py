@@ -25,7 +25,7 @@ import numpy as np
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.segment import UnitTime
-from ruvcompile.passes.pieces import pieces, unit_key, unit_of
+from ruvcompile.passes.pieces import pieces, unit_of
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
@@ -45,6 +45,7 @@ FLOOR_US = 0.2
 def measure_units(
     program: Program,
     units: Sequence[Unit],
+    keys: Sequence[str],
     *,
     store: WeightStore,
     scratch: Path,
@@ -52,12 +53,12 @@ def measure_units(
     samples: Mapping[str, Array],  # noqa: ARG001 - decoders are run on random tokens
     progress: Progress,
 ) -> dict[str, UnitTime]:
-    """Times of the units by key (``unit_key``), on this machine with ``threads`` threads."""
+    """Times of the units by key, on this machine with ``threads`` threads."""
     assert program.decoder is not None
     depth = min(DEPTH, program.decoder.context // 2)
     context = min(program.decoder.context, depth + STEPS)
     chunk = max(2, min(CHUNK, depth))
-    keys = {unit_of(unit.nodes[0]): unit_key(program, unit) for unit in units}
+    named = {unit_of(unit.nodes[0]): key for key, unit in zip(keys, units, strict=True)}
     (piece,) = pieces(program, units, ())
     with progress.step("measure", total=STEPS + CHUNKS + PROFILED_STEPS) as bar:
         spec = write_stage(program, piece, scratch, store, backend="onnxruntime", target="host")
@@ -84,7 +85,7 @@ def measure_units(
     single = _shares(events[1:], statistics.median(single_ms))
     prompt = _shares(events[:1], statistics.median(chunk_ms))
     spread = float((np.quantile(single_ms, 0.9) - np.quantile(single_ms, 0.1)) / statistics.median(single_ms))
-    return _by_key(keys, single, prompt, spread, depth, chunk)
+    return _by_key(named, single, prompt, spread, depth, chunk)
 
 
 def _timed(executor: DecoderExecutor, ids: Array, position: int, count: int) -> float:

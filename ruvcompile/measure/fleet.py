@@ -10,7 +10,6 @@ from ruvcompile.fleet import HOST
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure import measure
 from ruvcompile.measure.scale import read_bandwidth, scale
-from ruvcompile.passes.pieces import unit_key
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Member
 from ruvcompile.program import Program
@@ -22,6 +21,7 @@ from ruvrun.executors import Array
 def measure_fleet(
     program: Program,
     units: Sequence[Unit],
+    keys: Sequence[str],
     known: CostTable,
     members: Sequence[Member],
     samples: Mapping[str, Array],
@@ -40,12 +40,13 @@ def measure_fleet(
     used = []
     for target, threads in kinds:
         here = target.name == HOST
-        found = [known.find(unit_key(program, unit), target.name, target.backend, threads) for unit in units]
+        found = known.rows(keys, target.name, target.backend, threads)
         complete = all(row is not None for row in found)
         name, count = (target.name, threads) if here or complete else (HOST, min(threads, cores))
         rows = measure(
             program,
             units,
+            keys,
             known,
             target=name,
             backend=target.backend,

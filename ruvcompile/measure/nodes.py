@@ -8,7 +8,6 @@ from pathlib import Path
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.graph import measure_graph
 from ruvcompile.measure.segment import UnitTime
-from ruvcompile.passes.pieces import unit_key
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
@@ -18,6 +17,7 @@ from ruvrun.executors import Array
 def measure_units(
     program: Program,
     units: Sequence[Unit],
+    keys: Sequence[str],
     *,
     store: WeightStore,  # noqa: ARG001 - the graph is run from memory
     scratch: Path,  # noqa: ARG001 - nor is anything written
@@ -29,6 +29,6 @@ def measure_units(
     with progress.step("measure"):
         times = measure_graph(program, samples, threads)
     members: dict[str, list[float]] = {}
-    for unit in units:
-        members.setdefault(unit_key(program, unit), []).append(sum(times[name] for name in unit.nodes))
+    for key, unit in zip(keys, units, strict=True):
+        members.setdefault(key, []).append(sum(times[name] for name in unit.nodes))
     return {key: UnitTime(ms=round(sum(ms) / len(ms), 6), spread=0.0) for key, ms in members.items()}

@@ -61,13 +61,15 @@ def borders(parts: Sequence[Unit]) -> tuple[Boundary, ...]:
     return boundaries(parts)
 
 
-def unit_key(program: Program, part: Unit) -> str:
-    """What a unit computes, as a hash: operators, attributes, types and shapes; not names, not weights."""
-    wanted = set(part.nodes)
-    content: list[object] = []
+def unit_keys(program: Program, parts: Sequence[Unit], types: Mapping[str, Type] | None = None) -> tuple[str, ...]:
+    """What each unit computes, as a hash: operators, attributes, types and shapes; not names, not weights.
+
+    Args:
+        types: as observed, for values whose shapes the graph leaves open: another size is another computation.
+    """
+    owner = {name: number for number, part in enumerate(parts) for name in part.nodes}
+    contents: list[list[object]] = [[] for _ in parts]
     for node in program.model.graph:
-        if node.name not in wanted:
-            continue
         for inner in all_nodes([node]):
             attributes = {
                 name: str(attribute.value)
@@ -75,9 +77,15 @@ def unit_key(program: Program, part: Unit) -> str:
                 if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
             }
             values = [*inner.inputs, *reads(inner), *inner.outputs]
-            shapes = [None if value is None else f"{value.type}{value.shape}" for value in values]
-            content.append([inner.op_type, inner.domain, attributes, shapes])
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+            shapes = [None if value is None else _type(value, types or {}) for value in values]
+            contents[owner[str(node.name)]].append([inner.op_type, inner.domain, attributes, shapes])
+    dumped = (json.dumps(content, sort_keys=True) for content in contents)
+    return tuple(hashlib.sha256(text.encode()).hexdigest()[:32] for text in dumped)
+
+
+def _type(value: ir.Value, types: Mapping[str, Type]) -> str:
+    seen = types.get(value.name or "")
+    return f"Tensor({seen.dtype}){list(seen.shape)}" if seen else f"{value.type}{value.shape}"
 
 
 def label(part: Unit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,8 @@ from ruvcompile.errors import FitError, UsageError, did_you_mean
 from ruvcompile.options import Options
 from ruvcompile.partition import Border, Device, Partition, Problem, evaluate, solve
 from ruvcompile.passes.cuts import Boundary
-from ruvcompile.passes.pieces import borders, unit_key, wire
+from ruvcompile.passes.infer import Type
+from ruvcompile.passes.pieces import borders, wire
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan.shape import Member, Space
 from ruvcompile.program import Program
@@ -27,10 +29,12 @@ _NO_LIMIT = 2**62
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything a plan is made from."""
+    """Everything a plan is made from: ``keys`` are the units' (``unit_keys``), ``types`` a graph's as observed."""
 
     program: Program
     units: tuple[Unit, ...]
+    keys: tuple[str, ...]
+    types: Mapping[str, Type]
     members: tuple[Member, ...]
     space: Space | None
     costs: CostTable
@@ -49,8 +53,7 @@ class Facts:
 
     def rows(self, member: Member) -> list[UnitCost]:
         """The cost of every unit on a member; ``measure`` has filled the table."""
-        keys = [unit_key(self.program, unit) for unit in self.units]
-        found = [self.costs.find(key, member.target.name, member.target.backend, member.threads) for key in keys]
+        found = self.costs.rows(self.keys, member.target.name, member.target.backend, member.threads)
         assert all(row is not None for row in found), "measure fills the table before a plan is made"
         return [row for row in found if row is not None]
 
@@ -68,9 +71,10 @@ class Facts:
 
 def problem_of(facts: Facts) -> Problem:
     """The partition problem of one stage per member."""
-    types = _value_bytes(facts.program)
+    sent = _value_bytes(facts)
     sizes = tuple(int(facts.stored_bytes([unit]) * PACKED) + facts.state_bytes(unit) for unit in facts.units)
-    wires = (sum(types.get(name, 0) for name in wire(facts.program, edge)) for edge in facts.edges)
+    # A value of unknown size is none that may cross: its border is not legal.
+    wires = (sum(sent.get(name, 0) for name in wire(facts.program, edge)) for edge in facts.edges)
     crossing = tuple(Border(edge.legal, size) for edge, size in zip(facts.edges, wires, strict=True))
     devices = tuple(_device(facts, number) for number in range(len(facts.members)))
     return Problem(devices, sizes, crossing, RUNTIME_BYTES, facts.options.objective)
@@ -165,14 +169,21 @@ def _does_not_fit(facts: Facts, problem: Problem, best: Partition | None) -> Fit
     )
 
 
-def _value_bytes(program: Program) -> dict[str, int]:
-    """Bytes per token (decoders) or per call of each value; open dimensions count as one."""
+def _value_bytes(facts: Facts) -> dict[str, int]:
+    """Bytes per call of each value of a graph, as observed; of a decoder per token, its batch and sequence being 1."""
+    if facts.program.decoder is None:
+        return {
+            name: math.ceil(seen.dtype.itemsize * math.prod(map(_known, seen.shape)))
+            for name, seen in facts.types.items()
+        }
+    graph = facts.program.model.graph
     found = {}
-    made = [value for node in program.model.graph for value in node.outputs]
-    for value in [*made, *program.model.graph.inputs]:
-        if value.name and value.shape is not None and value.dtype is not None:
-            size = value.dtype.itemsize
-            for extent in value.shape:
-                size *= extent if isinstance(extent, int) else 1
-            found[value.name] = int(size)
+    for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+        if value.name:
+            assert value.shape is not None and value.dtype is not None, "every value of the canonical form is typed"
+            found[value.name] = math.ceil(value.dtype.itemsize * math.prod(map(_known, value.shape)))
     return found
+
+
+def _known(extent: object) -> int:
+    return extent if isinstance(extent, int) else 1
