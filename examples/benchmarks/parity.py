@@ -6,11 +6,15 @@ Both sides decode the same number of tokens greedily after the same prompt, with
 neither loading nor the prompt is counted. Ours is ``ruvrun bench``: head, load, link and stage. The peer is its
 library called from a loop, in a process that waits while ours is measured. Before anything is measured, both must
 give the same tokens.
+
+The peer's model is what its own builder makes by default. Its option ``fuse_mlp_gate_up`` makes one projection of two,
+as our compiler always does; the ratio to that is in the details.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -85,25 +89,36 @@ def main(python: str) -> int:
     cpu, _ = two_cores()
     path = build("one-stage", [cpu], reuse=options.reuse)
     manifest: Manifest = load_manifest(path)
-    model = CACHE / "peer-model"
-    write_peer_model(path.parent / "bundles" / "core-0", manifest, model, context=manifest.program.context)
+    bundle, context = path.parent / "bundles" / "core-0", manifest.program.context
+    models = {fused: CACHE / ("peer-model-fused" if fused else "peer-model") for fused in (False, True)}
+    for fused, directory in models.items():
+        write_peer_model(bundle, manifest, directory, context=context, fused=fused)
     (prompt,) = prompts(manifest, 1, options.prompt_tokens)
     last: dict[str, Any] = {}
+    against_fused: list[float] = []
 
     def ours() -> float:
         last.update(bench(path, options, streams=1))
         return float(last["tokens_per_s"])
 
-    with running_peer(python, model, cpu) as peer:
-        require_same_tokens(our_tokens(path), peer.answer(SENTENCE, COMPARED)["tokens"])
+    def rate(peer: Peer) -> float:
+        peer.answer(prompt, min(4, options.tokens))
+        return (options.tokens - 1) / float(peer.answer(prompt, options.tokens)["seconds"])
+
+    with running_peer(python, models[False], cpu) as peer, running_peer(python, models[True], cpu) as fused_peer:
+        answer = our_tokens(path)
+        for each in (peer, fused_peer):
+            require_same_tokens(answer, each.answer(SENTENCE, COMPARED)["tokens"])
 
         def theirs() -> float:
-            peer.answer(prompt, 4)
-            return (options.tokens - 1) / float(peer.answer(prompt, options.tokens)["seconds"])
+            measured = rate(peer)
+            against_fused.append(last["tokens_per_s"] / rate(fused_peer))
+            return measured
 
         pairs = measure_pairs(ours, theirs, options.pairs)
     details = {
         "what": "A: ruvrun bench, one stage; B: onnxruntime-genai; one stream, one thread, one core; tokens/s",
+        "ratio_to_peer_with_fuse_mlp_gate_up": statistics.median(against_fused),
         "cpu": cpu,
         "prompt_tokens": options.prompt_tokens,
         "tokens": options.tokens,
