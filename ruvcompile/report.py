@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 import msgspec
@@ -21,17 +21,37 @@ from ruvcompile.units import show_bytes
 from ruvrun.costs import CostTable, load_costs
 from ruvrun.manifest import Manifest, load_manifest
 
+_T = TypeVar("_T")
+
 REPORT = "report.html"
 FIGURES = "plan.json"
 
 
-def write(directory: Path, manifest: Manifest, figures: Mapping[str, Any], costs: CostTable, run: Any) -> Path:
+class RunStage(msgspec.Struct, frozen=True):
+    """What a run says of one stage; None where the node told nothing."""
+
+    node: str
+    busy: float | None = None
+    measured_ms: float | None = None
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What the report shows of the JSON of ``ruvrun bench``: one run, not a sweep."""
+
+    stages: list[RunStage]
+    verdict: str = ""
+    streams: int = 1
+    tokens_per_s: float | None = None
+    items_per_s: float | None = None
+
+
+def write(directory: Path, manifest: Manifest, figures: Mapping[str, Any], costs: CostTable, run: Run | None) -> Path:
     """Write the report of the build in ``directory``.
 
     Args:
         figures: the JSON of the plan.
         costs: the rows the plan was made from.
-        run: JSON of ``ruvrun bench``, or None.
+        run: what really happened, or None.
     """
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -50,19 +70,23 @@ def rewrite(manifest_path: Path, run: Path | None) -> Path:
     """Write the report of a build again from what lies beside its manifest, with a run beside the plan."""
     manifest = load_manifest(manifest_path)
     directory = manifest_path.parent
-    figures = _json(directory / FIGURES, "plan of this build")
-    measured = _json(run, "bench result") if run else None
-    if measured is not None and "stages" not in measured:
-        raise InputError(
-            "run-wrong", f"{run} is not the JSON of one bench run", hint="ruvrun bench ... --json > bench.json"
+    figures = _json(directory / FIGURES, dict[str, Any], "plan of this build", "build again")
+    measured = None
+    if run is not None:
+        measured = _json(
+            run, Run, "bench result", "make it with: ruvrun bench MANIFEST --streams N --json > bench.json"
         )
+        if [stage.node for stage in measured.stages] != [placed.node for placed in manifest.pipeline[0].stages]:
+            raise InputError(
+                "run-of-another-build", f"{run} is of other nodes than {manifest_path}", hint="bench this build"
+            )
     return write(directory, manifest, figures, load_costs(directory / "costs.toml"), measured)
 
 
-def _json(path: Path, what: str) -> Any:
+def _json(path: Path, kind: type[_T], what: str, hint: str) -> _T:
     try:
-        return msgspec.json.decode(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise InputError("file-missing", f"no {what} at {path}", hint="check the path") from None
-    except msgspec.DecodeError as error:
-        raise InputError("json-wrong", f"{path} is not JSON", context=[str(error)], hint="check the file") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError("json-wrong", f"{path} is not a {what}", context=[str(error)], hint=hint) from None

@@ -1,0 +1,147 @@
+"""The report: one file that needs nothing else, the same for the same build, with a run beside the plan."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ruvcompile import cli
+from ruvcompile import compile as steps
+from ruvcompile.errors import InputError
+from tests.compiler.builds import build
+from tests.models import write_tiny_gguf
+
+RUN: dict[str, Any] = {
+    "tokens_per_s": 1234.5678,
+    "ttft_ms": {"p50": 1.0, "p95": 2.0},
+    "streams": 4,
+    "tokens": 256,
+    "stages": [
+        {"node": "host-0", "busy": 0.914, "wait": 0.086, "predicted_ms": 1.0, "measured_ms": 7.6543},
+        {"node": "host-1", "busy": None, "wait": None, "predicted_ms": 1.0, "measured_ms": None},
+    ],
+    "bubble": 0.1,
+    "verdict": "stage 0 on host-0 is the slowest",
+}
+
+
+class Text(HTMLParser):
+    """All text, all tags that are left open, and all that a page would fetch."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text, self.open, self.fetched = "", list[str](), list[str]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [f"{tag} {value}" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        if tag not in ("meta", "br", "hr", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("report")
+    model = write_tiny_gguf(folder / "tiny.gguf")
+    return folder / "dist", build(model, folder / "dist", name="<b>A & B</b>")
+
+
+@pytest.fixture
+def run_file(tmp_path) -> Path:
+    (tmp_path / "bench.json").write_text(json.dumps(RUN))
+    return tmp_path / "bench.json"
+
+
+def read(output: Path) -> str:
+    return (output / "report.html").read_text("utf-8")
+
+
+def test_it_tells_the_plan(built) -> None:
+    output, result = built
+    page = Text(read(output))
+    assert page.open == []
+    for told in (result["verdict"], "host-0", "host-1", "onnxruntime", result["id"][:16], "Costs: measured."):
+        assert told in page.text
+    for stage in result["stages"]:
+        assert f"{stage['predicted_ms']:.3f}" in page.text
+    for label in ("embed", "layers.*.attn", "layers.*.mlp", "head", "GroupQueryAttention"):
+        assert label in page.text
+    assert f"KL {result['loss']['kl']:.4f}" in page.text
+    assert "sends per token" in page.text
+
+
+def test_it_needs_nothing_else(built) -> None:
+    page = read(built[0])
+    assert Text(page).fetched == []
+    for link in ("http:", "https:", "//", "url(", "@import", "<script"):
+        assert link not in page.replace("<!doctype html>", "")
+
+
+def test_names_are_text_and_no_markup(built) -> None:
+    assert "<b>" not in read(built[0])
+    assert "<b>A & B</b>" in Text(read(built[0])).text
+
+
+def test_written_again_it_is_the_same(built) -> None:
+    output, _ = built
+    before, figures = read(output), (output / "plan.json").read_bytes()
+    assert steps.report(output / "manifest.toml", None) == output / "report.html"
+    assert read(output) == before
+    assert (output / "plan.json").read_bytes() == figures
+
+
+def test_a_run_stands_beside_the_plan(built, run_file) -> None:
+    output, _ = built
+    plain = read(output)
+    assert "7.654" not in plain
+    steps.report(output / "manifest.toml", run_file)
+    page = Text(read(output))
+    for told in ("7.654", "91 %", "unknown", "1234.6", "4 streams", RUN["verdict"]):
+        assert told in page.text
+    assert page.open == []
+    steps.report(output / "manifest.toml", None)
+    assert read(output) == plain
+
+
+@pytest.mark.parametrize(
+    ("content", "ref"),
+    [
+        ("{", "json-wrong"),
+        ("[]", "json-wrong"),
+        ('{"runs": []}', "json-wrong"),
+        ('{"stages": [{"busy": 1}]}', "json-wrong"),
+        ('{"stages": []}', "run-of-another-build"),
+        (json.dumps(RUN | {"stages": RUN["stages"][::-1]}), "run-of-another-build"),
+    ],
+)
+def test_what_is_no_run_of_this_build(built, tmp_path, content, ref) -> None:
+    before = read(built[0])
+    (tmp_path / "bench.json").write_text(content)
+    with pytest.raises(InputError) as error:
+        steps.report(built[0] / "manifest.toml", tmp_path / "bench.json")
+    assert error.value.ref == ref
+    assert error.value.hint
+    assert read(built[0]) == before
+
+
+def test_missing_files(built, tmp_path) -> None:
+    for manifest, run in ((built[0] / "manifest.toml", tmp_path / "none.json"), (tmp_path / "none.toml", None)):
+        with pytest.raises(InputError) as error:
+            steps.report(manifest, run)
+        assert error.value.ref == "file-missing"
+
+
+def test_the_command_says_where_it_is(built, run_file, capsys) -> None:
+    arguments = ["report", str(built[0] / "manifest.toml"), "--run", str(run_file), "--json"]
+    assert cli.run(arguments) == 0
+    assert json.loads(capsys.readouterr().out) == {"report": str(built[0] / "report.html")}
