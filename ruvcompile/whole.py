@@ -2,7 +2,7 @@
 
 A model that was loaded and put into canonical form exists in memory only, with its weights mapped or still to
 be computed. Small ones are handed to ONNX Runtime as bytes. Above ``INLINE`` the weights are written once to a
-temporary folder, since a protobuf ends at 2 GB; the folder is gone when the session is open.
+temporary folder and mapped from there; the folder is gone when the session is open.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ruvrun.errors import InputError
 
 Array = npt.NDArray[Any]
 
-INLINE = 1 << 30
-"""Bytes of weights up to which a model is handed over in memory."""
+INLINE = 64 << 20
+"""Bytes of weights up to which a model is handed over in memory, where it stands several times while it loads."""
 
 ERRORS: tuple[type[Exception], ...] = tuple(
     kind for kind in vars(_state).values() if isinstance(kind, type) and issubclass(kind, Exception)

@@ -40,19 +40,15 @@ def source_loss(
     ids = sample_tokens(source)[: min(LOSS_TOKENS, source.decoder.context)]
     layers = list(_layers(program_units(source)))
     with progress.step("loss", total=len(layers) + len(stages)) as bar:
-        tensors: dict[str, Array] = {"input_ids": ids}
+        quantised = {"input_ids": ids}
         for directory, spec in stages:
-            executor = load_decoder(directory, spec, context=len(ids), slots=1, threads=threads)
-            wanted = {tensor.name: tensors[tensor.name] for tensor in spec.inputs}
-            outputs = executor.step([Span(0, 0, len(ids), len(ids))], wanted)
-            tensors |= {name: array.copy() for name, array in outputs.items()}
+            quantised = _run_stage(directory, spec, quantised, threads)
             bar.advance()
-        quantised = tensors["logits"]
         exact: dict[str, Array] = {"input_ids": ids[None], "position_ids": np.arange(len(ids))[None]}
         for nodes in layers:
             exact |= _run_float(source, nodes, exact, threads)
             bar.advance()
-    kl, same = _compare(exact["logits"][0], quantised)
+    kl, same = _compare(exact["logits"][0], quantised["logits"])
     return {"kl": round(kl, 6), "top1": round(same, 6), "tokens": float(len(ids))}
 
 
@@ -71,6 +67,14 @@ def _layers(units: Sequence[Unit]) -> Iterator[tuple[str, ...]]:
         name = unit_of(unit.nodes[0])
         nodes.setdefault(name.rsplit(".", 1)[0] if name.startswith("layers.") else name, []).extend(unit.nodes)
     yield from (tuple(names) for names in nodes.values())
+
+
+def _run_stage(directory: Path, spec: StageSpec, tensors: Mapping[str, Array], threads: int) -> dict[str, Array]:
+    """One quantised stage on all tokens at once; it is loaded for this and freed again."""
+    count = len(next(iter(tensors.values())))
+    executor = load_decoder(directory, spec, context=count, slots=1, threads=threads)
+    outputs = executor.step([Span(0, 0, count, count)], {tensor.name: tensors[tensor.name] for tensor in spec.inputs})
+    return {name: array.copy() for name, array in outputs.items()}
 
 
 def _run_float(source: Program, nodes: Sequence[str], known: Mapping[str, Array], threads: int) -> dict[str, Array]:
