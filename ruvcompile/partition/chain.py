@@ -60,7 +60,8 @@ def evaluate(problem: Problem, cuts: Sequence[int]) -> Partition:
     bounds = [0, *cuts, len(problem.unit_bytes)]
     spans = list(zip(range(len(problem.devices)), bounds, bounds[1:], strict=False))
     stage_ms = tuple(float(_stage_ms(problem, device)[start, stop]) for device, start, stop in spans)
-    stage_bytes = tuple(sum(problem.unit_bytes[start:stop]) + problem.runtime_bytes for _, start, stop in spans)
+    needs = _stage_bytes(problem)
+    stage_bytes = tuple(int(needs[start, stop]) for _, start, stop in spans)
     bound = lower_bound(problem)
     value = max(stage_ms) if problem.objective == "throughput" else sum(stage_ms)
     gap = (value - bound) / value if np.isfinite(value) and value > 0 else 0.0
@@ -82,13 +83,23 @@ def _stage_ms(problem: Problem, number: int) -> Floats:
     device = problem.devices[number]
     last = number == len(problem.devices) - 1
     work = np.concatenate([[0.0], np.cumsum(device.unit_ms)])
-    size = np.concatenate([[0], np.cumsum(problem.unit_bytes)])
     send = np.zeros(len(work))
     if not last:
         wire = [0, *(border.wire_bytes for border in problem.borders), 0]
         send = device.send_ms + device.send_ms_per_byte * np.array(wire, float)
     times: Floats = work[None, :] - work[:, None] + device.extra_ms + send[None, :]
-    needs = size[None, :] - size[:, None] + problem.runtime_bytes
     start, stop = np.indices(times.shape)
-    times[(stop <= start) | (needs > device.memory)] = np.inf
+    times[(stop <= start) | (_stage_bytes(problem) > device.memory)] = np.inf
     return times
+
+
+def _stage_bytes(problem: Problem) -> npt.NDArray[np.int64]:
+    """What the stage that holds units start..stop needs in memory, ``[start, stop]``; nonsense where stop < start."""
+    size = np.concatenate([[0], np.cumsum(problem.unit_bytes, dtype=np.int64)])
+    twice = np.zeros((len(size), len(size)), np.int64)
+    for each in problem.shared:
+        # Counted too often by every stage that starts at ``first`` or before and stops behind ``second``.
+        twice[each.first, each.second + 1] += each.size
+    twice = twice[::-1].cumsum(0)[::-1].cumsum(1)
+    needs: npt.NDArray[np.int64] = size[None, :] - size[:, None] - twice + problem.runtime_bytes
+    return needs

@@ -14,6 +14,15 @@ class Border:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """Bytes that units ``first`` and ``second`` both count, and a stage that holds both needs once."""
+
+    first: int
+    second: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Device:
     """One node as the partition sees it.
 
@@ -34,9 +43,10 @@ class Device:
 class Problem:
     """A chain of units to be cut into one stage for each of ``devices``, in their order.
 
-    ``unit_bytes[i]`` is what unit i needs in memory: weights as loaded and key/value space. ``runtime_bytes`` is
-    what a stage process needs besides. ``borders[k - 1]`` is the cut between the first k units and the rest.
-    ``objective`` is ``throughput`` (the slowest stage) or ``latency`` (the sum).
+    ``unit_bytes[i]`` is what unit i needs in memory: weights as loaded and key/value space; of a weight that several
+    units read, ``shared`` joins each reader with the next. ``runtime_bytes`` is what a stage process needs besides.
+    ``borders[k - 1]`` is the cut between the first k units and the rest. ``objective`` is ``throughput`` (the slowest
+    stage) or ``latency`` (the sum).
     """
 
     devices: tuple[Device, ...]
@@ -44,6 +54,7 @@ class Problem:
     borders: tuple[Border, ...]
     runtime_bytes: int
     objective: str = "throughput"
+    shared: tuple[Shared, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ruvcompile.partition import Partition, Problem, lower_bound, solve
-from ruvcompile.plan.problem import PACKED, Facts
+from ruvcompile.partition import Partition, Problem, evaluate, lower_bound, solve
+from ruvcompile.plan.problem import Facts
 
 SCALED = "scaled"
 
@@ -115,8 +115,7 @@ def _verdict(facts: Facts, problem: Problem, rate: float) -> str:
     stages, alone = len(problem.devices), 1e3 / sum(problem.devices[0].unit_ms)
     if stages == 1:
         return f"one node: {rate:.1f} {what}/s"
-    state = sum(facts.state_bytes(unit) for unit in facts.units)
-    needs = int(facts.stored_bytes(facts.units) * PACKED) + state + problem.runtime_bytes
+    (needs,) = evaluate(replace(problem, devices=problem.devices[:1]), ()).stage_bytes
     if needs > problem.devices[0].memory:
         return f"{stages} stages: the model does not fit on one node; {rate:.1f} {what}/s with {stages} in flight"
     if rate <= alone:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ruvcompile.errors import FitError, UsageError, did_you_mean
 from ruvcompile.options import Options
-from ruvcompile.partition import Border, Device, Partition, Problem, evaluate, solve
+from ruvcompile.partition import Border, Device, Partition, Problem, Shared, evaluate, solve
 from ruvcompile.passes.cuts import Boundary
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import borders, wire
@@ -64,6 +64,21 @@ class Facts:
             return 0
         return 2 * decoder.kv_heads * decoder.head_size * 4 * space.context * space.streams
 
+    def loaded_bytes(self, held: Sequence[Unit]) -> int:
+        """Peak resident bytes of those weights once a session has loaded and packed them."""
+        return int(self.stored_bytes(held) * PACKED)
+
+    def shared(self) -> tuple[Shared, ...]:
+        """Each reader of a weight that several units read (rotary tables), joined with the next one."""
+        last: dict[str, int] = {}
+        found = []
+        for number, unit in enumerate(self.units):
+            for name in sorted(set(unit.weights)):
+                if name in last:
+                    found.append(Shared(last[name], number, int(self.weight_bytes.get(name, 0) * PACKED)))
+                last[name] = number
+        return tuple(found)
+
     def stored_bytes(self, held: Sequence[Unit]) -> int:
         """Bytes of the weights that some units read, each once."""
         return sum(self.weight_bytes.get(name, 0) for name in {name for unit in held for name in unit.weights})
@@ -72,12 +87,12 @@ class Facts:
 def problem_of(facts: Facts) -> Problem:
     """The partition problem of one stage per member."""
     sent = _value_bytes(facts)
-    sizes = tuple(int(facts.stored_bytes([unit]) * PACKED) + facts.state_bytes(unit) for unit in facts.units)
+    sizes = tuple(facts.loaded_bytes([unit]) + facts.state_bytes(unit) for unit in facts.units)
     # A value of unknown size is none that may cross: its border is not legal.
     wires = (sum(sent.get(name, 0) for name in wire(facts.program, edge)) for edge in facts.edges)
     crossing = tuple(Border(edge.legal, size) for edge, size in zip(facts.edges, wires, strict=True))
     devices = tuple(_device(facts, number) for number in range(len(facts.members)))
-    return Problem(devices, sizes, crossing, RUNTIME_BYTES, facts.options.objective)
+    return Problem(devices, sizes, crossing, RUNTIME_BYTES, facts.options.objective, facts.shared())
 
 
 def solve_or_tell(facts: Facts, problem: Problem) -> Partition:
@@ -149,7 +164,7 @@ def _does_not_fit(facts: Facts, problem: Problem, best: Partition | None) -> Fit
     member, bounds = facts.members[worst], [0, *best.cuts, len(facts.units)]
     held = facts.units[bounds[worst] : bounds[worst + 1]]
     installed = member.node.memory if member.node.memory is not None else member.target.installed
-    detail = [f"weights {show_bytes(int(sum(facts.stored_bytes([unit]) for unit in held) * PACKED))}"]
+    detail = [f"weights {show_bytes(facts.loaded_bytes(held))}"]
     if facts.space is not None:
         state = show_bytes(sum(facts.state_bytes(unit) for unit in held))
         detail.append(f"key/value {state} ({facts.space.streams} streams x {facts.space.context} tokens)")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ruvcompile.partition import Border, Device, Partition, Problem, evaluate, lower_bound, solve
+from ruvcompile.partition import Border, Device, Partition, Problem, Shared, evaluate, lower_bound, solve
 
 TIMES = st.integers(1, 20).map(float)
 
@@ -31,7 +31,14 @@ def problems(draw: st.DrawFn) -> Problem:
         tuple(Border(draw(st.booleans()), draw(st.integers(0, 8))) for _ in range(count - 1)),
         draw(st.integers(0, 5)),
         draw(st.sampled_from(["throughput", "latency"])),
+        tuple(draw(st.lists(shared(count), max_size=3))) if count > 1 else (),
     )
+
+
+def shared(count: int) -> st.SearchStrategy[Shared]:
+    """Bytes that two of ``count`` units share."""
+    pairs = st.sampled_from(list(combinations(range(count), 2)))
+    return st.builds(lambda pair, size: Shared(*pair, size), pairs, st.integers(0, 4))
 
 
 def value(problem: Problem, partition: Partition) -> float:
@@ -57,6 +64,15 @@ def test_equals_exhaustive_search(problem: Problem) -> None:
     if best is not None:
         assert value(problem, best) == pytest.approx(min(value(problem, each) for each in candidates))
         assert all(problem.borders[cut - 1].legal for cut in best.cuts)
+
+
+@given(problems())
+def test_what_two_units_share_a_stage_needs_once(problem: Problem) -> None:
+    for each in every(problem):
+        bounds = [0, *each.cuts, len(problem.unit_bytes)]
+        for need, start, stop in zip(each.stage_bytes, bounds, bounds[1:], strict=False):
+            once = sum(pair.size for pair in problem.shared if start <= pair.first and pair.second < stop)
+            assert need == sum(problem.unit_bytes[start:stop]) - once + problem.runtime_bytes
 
 
 @given(problems())

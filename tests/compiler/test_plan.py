@@ -12,7 +12,7 @@ import pytest
 from ruvcompile import cli
 from ruvcompile.errors import FitError, UsageError
 from ruvcompile.plan import members, space_for
-from ruvcompile.plan.problem import RUNTIME_BYTES
+from ruvcompile.plan.problem import PACKED, RUNTIME_BYTES
 from ruvcompile.targets import fleet_targets
 from ruvrun.costs import load_costs
 from tests.compiler.builds import build, options, plan, write_costs
@@ -259,6 +259,14 @@ def test_stage_figures_add_up(model, folder, costs) -> None:
     for stage, other in pairwise(result["stages"]):
         assert (stage["node"], other["node"]) == ("host-0", "host-1")
     assert all(stage["predicted_rss_bytes"] > RUNTIME_BYTES for stage in result["stages"])
+
+
+def test_a_stage_needs_the_rotary_tables_once(model, folder, costs) -> None:
+    """All attentions read them; one stage that holds three has them once, as its bundle does."""
+    whole = plan(model, folder, fleet=fleet(folder, ""), costs=(str(costs),))["stages"][0]
+    assert whole["predicted_rss_bytes"] == pytest.approx(
+        RUNTIME_BYTES + whole["kv_bytes"] + PACKED * whole["weight_bytes"], abs=20
+    )
 
 
 def test_a_plan_writes_nothing(model, folder, costs, tmp_path) -> None:
