@@ -7,6 +7,7 @@ one node; the verdict says so.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from ruvcompile.partition import Partition, Problem, evaluate, lower_bound, solv
 from ruvcompile.plan.problem import Facts
 
 SCALED = "scaled"
+# Tokens of a prompt that the engine puts into one step.
+PROMPT_CHUNK = 256
 
 
 def figures_of(facts: Facts, problem: Problem, partition: Partition) -> dict[str, Any]:
@@ -73,12 +76,14 @@ def _source(facts: Facts) -> str:
 
 
 def _prompt_ms(facts: Facts, partition: Partition) -> float:
-    """A prompt of ``--prompt-tokens`` through all stages, one chunk behind the other."""
+    """A prompt of ``--prompt-tokens`` through all stages: while one works on a chunk, the one before has the next."""
     bounds = [0, *partition.cuts, len(facts.units)]
-    per_token = 0.0
-    for number, member in enumerate(facts.members):
-        per_token += sum(row.ms_per_token for row in facts.rows(member)[bounds[number] : bounds[number + 1]])
-    return per_token * facts.options.prompt_tokens
+    per_token = [
+        sum(row.ms_per_token for row in facts.rows(member)[bounds[number] : bounds[number + 1]])
+        for number, member in enumerate(facts.members)
+    ]
+    chunks = math.ceil(facts.options.prompt_tokens / PROMPT_CHUNK)
+    return facts.options.prompt_tokens / chunks * (sum(per_token) + (chunks - 1) * max(per_token))
 
 
 def _alternatives(facts: Facts, problem: Problem, chosen: Partition) -> list[dict[str, Any]]:

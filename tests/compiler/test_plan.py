@@ -78,6 +78,16 @@ def test_even_costs_give_even_stages(model, folder, costs) -> None:
     assert "2.00x" in result["verdict"]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "chunks_ms"),
+    [(100, 100 * 0.8), (256, 256 * 0.8), (512, 256 * (0.8 + 0.4)), (768, 256 * (0.8 + 0.4 + 0.4))],
+)
+def test_the_first_token_waits_for_the_prompt_in_chunks(model, folder, costs, tokens, chunks_ms) -> None:
+    """A prompt token costs 0.4 ms on each of two stages; a chunk follows the one before into the first at once."""
+    result = plan(model, folder, costs=(str(costs),), prompt_tokens=tokens)
+    assert result["predicted_ttft_ms"] == pytest.approx(chunks_ms + 8)
+
+
 @pytest.mark.parametrize(("head", "cut"), [(1.0, 4), (3.0, 5), (6.0, 6), (20.0, 7)])
 def test_a_heavy_head_moves_the_cut_away_from_the_middle(model, folder, costs, tmp_path, head, cut) -> None:
     heavy = write_costs(tmp_path / "heavy.toml", load_costs(costs), {"head": head})
