@@ -1,6 +1,6 @@
 """A piece of the program, lowered for a back end and written where an executor can load it.
 
-The same function writes the stage of a bundle, the segments that are measured, and the uncut model that
+The same function writes the stage of a bundle, the whole decoder that is measured, and the uncut model that
 ``verify`` compares with: what is measured and checked is what will run.
 """
 

@@ -92,7 +92,7 @@ class OnnxDecoder:
         if call is None:
             if len(self._windows) >= _WINDOWS_KEPT:
                 self._windows.pop(next(iter(self._windows)))
-            call = self._windows[key] = self._bind(group[0].slot, len(group), 1, len(group))
+            call = self._windows[key] = self._make_call(group[0].slot, len(group), 1, len(group))
         for row, span in enumerate(group):
             call.seqlens[row] = span.position
         call.total[0] = max(span.position for span in group) + 1
@@ -101,7 +101,7 @@ class OnnxDecoder:
         return self._results(call, wanted if len(wanted) < len(group) else None)
 
     def _chunk(self, span: Span, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        call = self._bind(span.slot, 1, span.count, span.rows)
+        call = self._make_call(span.slot, 1, span.count, span.rows)
         call.seqlens[0] = span.position + span.count - 1
         call.total[0] = span.position + span.count
         call.rows[:] = np.arange(span.count - span.rows, span.count)
@@ -120,7 +120,7 @@ class OnnxDecoder:
             packed[LOGITS] = logits if wanted is None else logits[wanted]
         return packed
 
-    def _bind(self, slot: int, batch: int, count: int, rows: int) -> _Call:
+    def _make_call(self, slot: int, batch: int, count: int, rows: int) -> _Call:
         """Make the buffers and the binding of a call over ``batch`` slots from ``slot`` on, ``count`` tokens each."""
         binding = self._session.io_binding()
         symbols = {"tokens": (batch, count)}
