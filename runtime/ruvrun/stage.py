@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ruvrun
+from ruvrun.awake import LINGER, Awake
 from ruvrun.bundle import NODE_NAME
 from ruvrun.errors import InputError, RuvError
 from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State
@@ -127,6 +128,7 @@ class Stage:
             clock=clock,
         )
         self._load, self._say, self._clock = load, say, clock
+        self._awake = Awake(clock)
         self._worker: Worker | None = None
         self._failure: BaseException | None = None
         self._state = State(node, "loading", "")
@@ -148,7 +150,10 @@ class Stage:
             self._links.open()
             threading.Thread(target=self._load_aside, name="load", daemon=True).start()
             while stop is None or not stop.is_set():
-                for happened in self._links.poll(self._timeout(stop)):
+                came = self._links.poll(self._timeout(stop))
+                if not came and self._awake.held:
+                    self._awake.rest()
+                for happened in came:
                     if isinstance(happened, Received):
                         self._receive(happened)
                     else:
@@ -161,6 +166,7 @@ class Stage:
             grace = _LAST_WORDS
             raise
         finally:
+            self._awake.close()
             self._links.close(grace)
 
     def _load_aside(self) -> None:
@@ -176,6 +182,7 @@ class Stage:
         if isinstance(message, Ring):
             if received.peer.link == self._before_link:
                 self._epoch = message.epoch
+                self._awake.work()
                 self._work(message, received.tensors)
         elif isinstance(message, Ask):
             self._links.answer(received.peer, self._count(message.reset))
@@ -263,6 +270,8 @@ class Stage:
     def _timeout(self, stop: threading.Event | None) -> float | None:
         if stop is not None:
             return _GLANCE
+        if self._awake.held:
+            return LINGER
         return None if self._state.state in ("ready", "loading") else 1.0
 
     def _count(self, reset: bool) -> Counters:
