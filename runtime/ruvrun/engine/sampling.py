@@ -48,16 +48,17 @@ def pick(logits: npt.NDArray[np.float32], samplings: Sequence[frames.Sampling], 
     Raises:
         IntegrityError: a row's largest logit is not a finite number.
     """
-    best = logits.argmax(axis=1)
-    peaks = np.take_along_axis(logits, best[:, None], axis=1)[:, 0]
-    if not np.isfinite(peaks).all():  # argmax returns a NaN if there is one
-        raise IntegrityError(
-            "logits-not-finite", "the last stage computed logits that are not numbers", hint="verify the build"
-        )
     tokens = []
-    for row, sampling, position, token, peak in zip(logits, samplings, positions, best, peaks, strict=True):
+    for row, token, sampling, position in zip(
+        logits, logits.argmax(axis=1).tolist(), samplings, positions, strict=True
+    ):
+        peak = row[token]
+        if not math.isfinite(peak):  # argmax returns a NaN if there is one
+            raise IntegrityError(
+                "logits-not-finite", "the last stage computed logits that are not numbers", hint="verify the build"
+            )
         if sampling.temperature < GREEDY_BELOW:
-            tokens.append(int(token))
+            tokens.append(token)
         else:
             ids, weights = nucleus(weigh(row, peak, sampling.temperature), sampling.top_p)
             tokens.append(choose(ids, weights, draw(sampling.seed, position)))
