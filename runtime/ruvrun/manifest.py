@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -29,6 +29,12 @@ PROTOCOL = 1
 MANIFEST = "manifest.toml"
 NODES = "nodes.toml"
 LOCAL = "local"
+
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]  # also the name of a folder
+_Key = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}\Z")]  # Z85
+_Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -53,7 +59,7 @@ class KeyValue(_Struct, frozen=True):
     layers: int
     heads: int
     head_size: int
-    dtype: str
+    dtype: Literal["float32", "float16", "uint8"]
 
     @property
     def bytes_per_token(self) -> int:
@@ -108,11 +114,11 @@ class Stage(_Struct, frozen=True):
 class Node(_Struct, frozen=True):
     """A machine of the fleet. ``public_key`` is its CURVE key (Z85, 40 characters)."""
 
-    name: str
-    public_key: str
+    name: _Name
+    public_key: _Key
     target: str
-    cpus: list[int] = []
-    threads: int = 0
+    cpus: list[_Natural] = []
+    threads: _Natural = 0
 
 
 class Placed(_Struct, frozen=True):
@@ -126,7 +132,7 @@ class Placed(_Struct, frozen=True):
 class Pipeline(_Struct, frozen=True):
     """Stages in order, each on a node."""
 
-    stages: list[Placed]
+    stages: Annotated[list[Placed], msgspec.Meta(min_length=1)]
 
 
 class Head(_Struct, frozen=True):
@@ -138,8 +144,8 @@ class Head(_Struct, frozen=True):
 class Space(_Struct, frozen=True):
     """Key/value space that was planned for; not part of the id."""
 
-    context: int
-    streams: int
+    context: _Positive
+    streams: _Positive
 
 
 class Plan(_Struct, frozen=True):
@@ -161,7 +167,7 @@ class Manifest(_Struct, frozen=True):
     program: Program
     stage: list[Stage]
     node: list[Node]
-    pipeline: list[Pipeline]
+    pipeline: Annotated[list[Pipeline], msgspec.Meta(min_length=1)]
     head: Head
     space: Space | None = None
     plan: Plan = Plan()
@@ -186,14 +192,14 @@ class Address(_Struct, frozen=True):
 
     name: str
     address: str = LOCAL
-    port: int = 7070
+    port: _Port = 7070
     ssh: str = ""
 
 
 class HeadAddress(_Struct, frozen=True):
     """The head's own link port on its node, where the last stage reports. Its host is the head node's."""
 
-    port: int = 7069
+    port: _Port = 7069
 
 
 class Nodes(_Struct, frozen=True):
@@ -229,7 +235,7 @@ def identify(program: Program, stages: list[Stage], pipelines: list[Pipeline]) -
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Read and check ``manifest.toml``: its form, format and protocol number, its own ``id``, and its nodes."""
+    """Read and check ``manifest.toml``: form, format and protocol number, its own ``id``, its nodes and stages."""
     manifest = read_toml(path, Manifest, "manifest")
     if manifest.protocol != PROTOCOL:
         raise InputError(
@@ -254,6 +260,13 @@ def load_manifest(path: Path) -> Manifest:
             f"{path} has no [[node]] for {unknown[0]}",
             context=[f"it has: {', '.join(named)}"],
             hint="it was edited by hand; copy it from the build again",
+        )
+    held = {stage.index for stage in manifest.stage}
+    if absent := sorted({entry.stage for pipeline in manifest.pipeline for entry in pipeline.stages} - held):
+        raise InputError(
+            "manifest-stage-missing",
+            f"{path} places stage {absent[0]}, and has no such [[stage]]",
+            hint="build again, and copy the manifest whole",
         )
     return manifest
 

@@ -111,7 +111,7 @@ def write_build(directory: Path, specs: list[StageSpec]) -> Path:
             )
         )
         placed.append(manifest.Placed(stage=index, node=f"n{index}"))
-        nodes.append(manifest.Node(name=f"n{index}", public_key="k", target="fake"))
+        nodes.append(manifest.Node(name=f"n{index}", public_key="k" * 40, target="fake"))
     kind: Literal["decoder", "graph"] = "decoder" if specs[0].kind == "decoder" else "graph"
     program = manifest.Program(name="fake", kind=kind, source="f", source_sha256="0", vocab=VOCAB, context=CONTEXT)
     pipelines = [manifest.Pipeline(stages=placed)]

@@ -158,6 +158,11 @@ WRONG: list[tuple[Callable[[str], str], str, str]] = [
     (lambda text: text.replace("weight_bytes = 5", "weight_bytes = 6"), "manifest-id-wrong", "own id"),
     (lambda text: text.replace('[head]\nnode = "a"', '[head]\nnode = "z"'), "manifest-node-missing", "z"),
     (lambda text: text.replace('name = "b"', 'name = "c"'), "manifest-node-missing", "b"),
+    # What the id does not cover:
+    (lambda text: text.replace("a" * 40, "a" * 39), "toml-wrong", "public_key"),
+    (lambda text: text.replace("threads = 1", "threads = -1"), "toml-wrong", "threads"),
+    (lambda text: text.replace('name = "b"', 'name = "../b"'), "toml-wrong", "name"),
+    (lambda text: text.replace("streams = 4", "streams = 0"), "toml-wrong", "streams"),
 ]
 
 
@@ -170,6 +175,27 @@ def test_a_manifest_edited_by_hand(tmp_path: Path, number: int) -> None:
     assert said in str(error.value)
     assert error.value.exit_code == 3
     assert error.value.hint
+
+
+def test_a_manifest_that_does_not_fit_together_although_its_id_is_right(tmp_path: Path) -> None:
+    for stages, pipelines, ref in (
+        (example().stage[:1], example().pipeline, "manifest-stage-missing"),
+        (example().stage, [], "toml-wrong"),
+        (example().stage, [Pipeline(stages=[])], "toml-wrong"),
+    ):
+        changed = replace(example(), stage=stages, pipeline=pipelines)
+        with pytest.raises(InputError) as error:
+            load_manifest(write(tmp_path / "manifest.toml", replace(changed, id=named(changed))))
+        assert error.value.ref == ref
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_a_port_that_is_none(tmp_path: Path, port: int) -> None:
+    for text in (f'[[node]]\nname = "a"\nport = {port}\n', f"node = []\n[head]\nport = {port}\n"):
+        (tmp_path / "nodes.toml").write_text(text)
+        with pytest.raises(InputError, match="nodes file") as error:
+            load_nodes(tmp_path / "nodes.toml")
+        assert error.value.ref == "toml-wrong"
 
 
 @given(st.data())
