@@ -11,18 +11,18 @@
                             on the head's node also head/ (tokenizer, chat template; hashed in the manifest)
 
 ``bundle.toml`` depends on nothing but the stage, so equal stages are equal bytes wherever they run.
-Nothing is loaded before every byte is checked.
+Nothing is loaded before every byte of it is checked, and nothing that its list of files does not name.
 """
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from ruvrun.errors import InputError, IntegrityError
-from ruvrun.manifest import FORMAT, MANIFEST, KeyValue, Manifest, Tensor, read_toml
+from ruvrun.manifest import FORMAT, MANIFEST, KeyValue, Manifest, Program, Tensor, read_toml
 
 BUNDLE = "bundle.toml"
 NODE = "node"
@@ -86,7 +86,8 @@ def verify_bundle(directory: Path, manifest: Manifest, stage: int) -> StageSpec:
     """Check every byte of the bundle in ``directory`` against the manifest's stage, then return its spec.
 
     Raises:
-        IntegrityError: a file is missing or altered; nothing was loaded.
+        IntegrityError: a file is missing or altered, lies elsewhere, or is to be loaded without being listed;
+            nothing was loaded.
         InputError: there is no bundle, or it cannot be read.
 
     Files that ``bundle.toml`` does not name are not looked at: nothing reads them.
@@ -108,17 +109,39 @@ def verify_bundle(directory: Path, manifest: Manifest, stage: int) -> StageSpec:
         )
     spec = load_spec(directory)
     for file in spec.files:
-        path = directory / file.path
-        if not path.is_file():
-            raise IntegrityError("bundle-incomplete", f"{path} is missing", hint="copy the bundle again")
-        if path.stat().st_size != file.bytes or file_sha256(path) != file.sha256:
-            raise IntegrityError(
-                "bundle-altered",
-                f"{path} is not the file the bundle was built with",
-                context=[f"expected sha256 {file.sha256[:12]}, {file.bytes} bytes; found {path.stat().st_size} bytes"],
-                hint="copy the bundle again",
-            )
+        _check_file(directory, file.path, file.sha256, file.bytes)
+    loaded = [spec.model, *([spec.golden.file] if spec.golden else [])]
+    if unlisted := sorted(set(loaded) - {file.path for file in spec.files}):
+        raise IntegrityError(
+            "bundle-wrong", f"{directory / BUNDLE} does not list {unlisted[0]}, which it needs", hint="build it again"
+        )
     return spec
+
+
+def verify_head(directory: Path, program: Program) -> None:
+    """Check the head's files (tokenizer, chat template) in the bundle of the head's node.
+
+    Raises:
+        IntegrityError: one is missing or is not the manifest's.
+    """
+    for name, sha256 in program.files.items():
+        _check_file(directory / HEAD, name, sha256)
+
+
+def _check_file(directory: Path, name: str, sha256: str, size: int | None = None) -> None:
+    path, inside = directory / name, PurePosixPath(name)
+    if inside.is_absolute() or ".." in inside.parts:
+        raise IntegrityError("bundle-wrong", f"{name!r} is outside {directory}", hint="build it again")
+    if not path.is_file():
+        raise IntegrityError("bundle-incomplete", f"{path} is missing", hint="copy the bundle again")
+    found = path.stat().st_size
+    if size not in (None, found) or file_sha256(path) != sha256:
+        raise IntegrityError(
+            "bundle-altered",
+            f"{path} is not the file the bundle was built with",
+            context=[f"expected sha256 {sha256[:12]}{'' if size is None else f', {size} bytes'}; found {found} bytes"],
+            hint="copy the bundle again",
+        )
 
 
 def find_bundles(manifest_path: Path, manifest: Manifest) -> dict[str, Path]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ruvrun import machine
-from ruvrun.bundle import BUNDLE, HEAD, verify_bundle
+from ruvrun.bundle import BUNDLE, verify_bundle, verify_head
 from ruvrun.errors import FitError, RuvError
 from ruvrun.executors import LOADERS
 from ruvrun.placement import Endpoint, Placement, place, space
@@ -119,11 +119,10 @@ def _bundles(placement: Placement) -> Iterator[Finding]:
             continue
         yield Finding(f"bundle {name}", "ok", f"{len(spec.files)} files are what {BUNDLE} says")
     if placement.head and placement.manifest.program.kind == "decoder":
-        missing = [
-            file for file in placement.manifest.program.files if not (placement.head_bundle / HEAD / file).is_file()
-        ]
-        if missing:
-            yield Finding("head files", "fail", f"missing: {', '.join(missing)}", "copy the whole bundle again", 3)
+        try:
+            verify_head(placement.head_bundle, placement.manifest.program)
+        except RuvError as error:
+            yield Finding("head files", "fail", error.message, error.hint, error.exit_code)
 
 
 def _memory(placement: Placement) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ruvrun import machine
-from ruvrun.bundle import HEAD
+from ruvrun.bundle import HEAD, verify_head
 from ruvrun.errors import InputError, UnreachableError, UsageError
 from ruvrun.manifest import Space
 from ruvrun.pipeline.driver import Driver
@@ -168,15 +168,16 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
 
 
 def tokenizer_of(placement: Placement) -> Tokenizer:
-    """The tokenizer of a decoder, from the bundle of the head's node.
+    """The tokenizer of a decoder, from the bundle of the head's node, once its files are known to be the manifest's.
 
     Raises:
-        RuvError: its files or its packages are missing.
+        RuvError: its files are missing or altered, or its packages are missing.
     """
     try:
         from ruvrun.tokenizer import Tokenizer
     except ImportError as error:
         raise _not_installed(error) from None
+    verify_head(placement.head_bundle, placement.manifest.program)
     return Tokenizer(placement.head_bundle / HEAD)
 
 

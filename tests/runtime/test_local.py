@@ -95,7 +95,8 @@ def write_build(directory: Path, specs: list[StageSpec]) -> Path:
         (bundle / "weights").mkdir(parents=True)
         (bundle / "weights" / "w.bin").write_bytes(bytes([index] * 10))
         sha = file_sha256(bundle / "weights" / "w.bin")
-        spec = msgspec.structs.replace(spec, files=[File(path="weights/w.bin", sha256=sha, bytes=10)])
+        listed = [File(path="weights/w.bin", sha256=sha, bytes=10)]
+        spec = msgspec.structs.replace(spec, model="weights/w.bin", files=listed)
         (bundle / "bundle.toml").write_bytes(manifest.dump_toml(spec))
         stages.append(
             manifest.Stage(
