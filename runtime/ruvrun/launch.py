@@ -104,7 +104,7 @@ def require_fit(placement: Placement, settings: Settings) -> None:
 
 def run_stage(placement: Placement, settings: Settings, threads: int, say: Say) -> None:
     """What a stage's process does, until SIGTERM."""
-    (name, directory), *_ = placement.bundles.items()
+    ((name, directory),) = placement.bundles.items()
     end_with_parent()
     machine.pin(cpus_of(placement, settings, name))
     from ruvrun.stage import serve  # a head process must not load what only stages need
@@ -112,6 +112,7 @@ def run_stage(placement: Placement, settings: Settings, threads: int, say: Say) 
     serve(
         directory,
         placement.manifest,
+        name,
         placement.endpoints,
         context=settings.space.context,
         streams=settings.space.streams,

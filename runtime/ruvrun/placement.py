@@ -103,6 +103,13 @@ def place(path: Path, node: str | None = None) -> Placement:
             hint="say which one this is with --node",
         )
     name = node if node is not None else next(iter(found))
+    if name not in used:
+        raise InputError(
+            "node-without-part",
+            f"{name} has no part in {path}: it holds no stage and is not the head",
+            context=[f"those that have: {', '.join(sorted(used))}"],
+            hint="copy the bundle and the manifest of one build",
+        )
     return Placement(path, manifest, {name: found[name]}, endpoints(manifest, nodes), used == {name})
 
 

@@ -47,6 +47,7 @@ _LAST_WORDS = 0.5
 def serve(
     directory: Path,
     manifest: Manifest,
+    node: str,
     endpoints: Endpoints,
     *,
     context: int,
@@ -60,6 +61,7 @@ def serve(
     Args:
         directory: the bundle.
         manifest: the one in it.
+        node: which node this is; it holds a stage.
         endpoints: where everybody listens.
         context: positions per sequence; the same on every stage.
         streams: sequences at a time; the same on every stage.
@@ -71,10 +73,8 @@ def serve(
         IntegrityError: the bundle is not what the manifest says, or does not compute here what it should.
         RuvError: it cannot be loaded, or the port is taken.
     """
-    node = (directory / NODE_NAME).read_text("utf-8").strip()
     place = manifest.place_of(node)
-    if place is None:
-        raise InputError("node-without-stage", f"{node} holds no stage of this manifest", hint="start its head only")
+    assert place is not None, f"{node} holds no stage"
     number = place[1].stage
 
     def load() -> Worker:

@@ -46,6 +46,15 @@ def test_a_copied_bundle_is_its_node(tmp_path: Path) -> None:
 
 
 def test_several_bundles_that_are_not_all_need_a_word(tmp_path: Path) -> None:
+def test_a_bundle_of_another_build_has_no_part(tmp_path: Path) -> None:
+    write_build(tmp_path / "build", addresses={"b": "10.0.0.2"})
+    bundle = tmp_path / "build" / "bundles" / "a"
+    (bundle / "node" / "name").write_text("z\n")
+    with pytest.raises(InputError, match="z has no part") as caught:
+        place(bundle / "manifest.toml")
+    assert "a, b" in str(caught.value)
+
+
     manifest = write_build(tmp_path, addresses={"b": "10.0.0.2"})
     with pytest.raises(UsageError) as caught:
         place(manifest)
