@@ -9,6 +9,7 @@ A link has two ends. The *caller* connected and speaks first; the *listener* was
       | receives Welcome, it fits: OPEN    |-- it does not: sends Refused ---> REFUSED
       | receives Refused, or a Welcome
       | that does not fit: REFUSED
+    OPEN, the caller receives Refused: REFUSED, for it said what may not come
     any state, either end: the connection is gone -> CLOSED, and a new session begins with a new connection
 
 "It fits" means: the same protocol number, the same manifest id, the node that the peer's key belongs to, a role that
@@ -246,7 +247,8 @@ def too_old(version: str, needed: str) -> bool:
 
 
 def _numbers(version: str) -> list[int]:
-    found = re.match(r"\s*>?=?\s*(\d+(?:\.\d+)*)", version)
+    # A peer may say anything: so many digits that they are no number are none of a version.
+    found = re.match(r"\s*>?=?\s*(\d{1,9}(?:\.\d{1,9})*)", version)
     numbers = [int(part) for part in found.group(1).split(".")] if found else []
     while numbers and numbers[-1] == 0:
         numbers.pop()

@@ -19,13 +19,13 @@ import contextlib
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import ruvrun
 from ruvrun.awake import LINGER, Awake
-from ruvrun.bundle import NODE_NAME
-from ruvrun.errors import InputError, RuvError
+from ruvrun.bundle import load_spec
+from ruvrun.errors import RuvError
 from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.links import Address, Links, Lost, Opened, Received, Tensors
@@ -80,7 +80,8 @@ def serve(
     def load() -> Worker:
         return load_worker(directory, manifest, number, context=context, streams=streams, threads=threads)
 
-    Stage(manifest, node, endpoints, open_sockets(manifest, node, directory), load, say).run(stop)
+    transport = open_sockets(manifest, node, directory)
+    Stage(manifest, node, endpoints, transport, load, say, requires=_requires(directory)).run(stop)
 
 
 class Stage:
@@ -93,6 +94,7 @@ class Stage:
         transport: the edge.
         load: makes the worker, or raises.
         say: gets a line for every change worth a person's attention.
+        requires: the least versions that its peers must have, as its bundle states them.
         clock: seconds, monotonic.
     """
 
@@ -105,6 +107,7 @@ class Stage:
         load: Callable[[], Worker],
         say: Say,
         *,
+        requires: Mapping[str, str] = {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         place = manifest.place_of(node)
@@ -121,7 +124,7 @@ class Stage:
         here = endpoints.nodes[node]
         self._links = Links(
             transport,
-            Self(manifest.protocol, manifest.id, node, STAGE, ruvrun.__version__),
+            Self(manifest.protocol, manifest.id, node, STAGE, ruvrun.__version__, requires),
             listen=(here.host, here.port),
             calls={self._next: (HEAD if last else STAGE, address)},
             expected={HEAD: [head], STAGE: nodes[index - 1 : index] if index else []},
@@ -284,3 +287,11 @@ class Stage:
             meter.reset()
             self._links.sent_bytes = 0
         return counters
+
+
+def _requires(directory: Path) -> Mapping[str, str]:
+    """What the bundle requires of peers; what may be wrong with the bundle is told when it is loaded."""
+    try:
+        return load_spec(directory).requires
+    except RuvError:
+        return {}

@@ -235,6 +235,8 @@ def test_another_version_is_shown_and_not_refused() -> None:
         ("2.0.dev3", "2.0", False),
         ("unknown", "0.1", True),
         ("", "", False),
+        ("9" * 5000, "0.1", False),
+        ("0." + "9" * 5000, "0.1", False),
     ],
 )
 def test_versions_are_compared_by_number(version: str, needed: str, old: bool) -> None:

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ruvrun.executors import Array, Span
 from ruvrun.frames import Ask, Close, Counters, Failed, Message, Open, Sampling, SeqStep, State, Step
 from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.links import Happened, Links, Opened, Received
+from ruvrun.pipeline.links import Lost as LinkLost
 from ruvrun.pipeline.ring import Ring
 from ruvrun.pipeline.selfcheck import check_golden
 from ruvrun.pipeline.worker import Worker
@@ -42,7 +43,7 @@ NAMES = ["n0", "n1", "n2"]
 class Around:
     """Stage n1 of three, and everybody it talks to: the head, n0 before it and n2 behind it."""
 
-    def __init__(self, load: Callable[[], Worker]) -> None:
+    def __init__(self, load: Callable[[], Worker], requires: Mapping[str, str] = {}) -> None:
         self.wire = Wire()
         self.manifest = fake_manifest(NAMES)
         self.said: queue.Queue[str] = queue.Queue()
@@ -51,7 +52,8 @@ class Around:
         endpoints = Endpoints(
             nodes={name: Endpoint("host", port) for port, name in enumerate(NAMES, 1)}, head=Endpoint("host", 100)
         )
-        self.stage = Stage(self.manifest, "n1", endpoints, self.wire.transport("n1"), load, self.said.put)
+        transport = self.wire.transport("n1")
+        self.stage = Stage(self.manifest, "n1", endpoints, transport, load, self.said.put, requires=requires)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.head = self._links("n0", HEAD, 100, {"n1": (STAGE, ("host", 2))}, {})
         self.before = self._links("n0", STAGE, 1, {"n1": (STAGE, ("host", 2))}, {})
@@ -124,6 +126,20 @@ def around() -> Iterator[Around]:
 def step(number: int, position: int = 0) -> tuple[Step, dict[str, Array]]:
     tensors = {"hidden.1": np.array([5], np.int64), "echo": np.array([9], np.int64)}
     return Step(1, number, (SeqStep(1, 0, position, 1, 1),)), tensors
+
+
+def test_a_peer_that_is_older_than_the_bundle_requires_is_refused() -> None:
+    made = Around(middle, {"ruvrun": "0.2.0"})
+    try:
+        made.head.open()
+        made.thread.start()
+        lost: list[LinkLost] = []
+        while not lost:
+            lost = [happened for happened in made.turn(made.head) if isinstance(happened, LinkLost)]
+        assert lost[0].refused
+        assert "n0 runs ruvrun 0.1.0, and the bundle of n1 requires 0.2.0" in lost[0].why
+    finally:
+        made.end()
 
 
 def test_what_comes_from_before_goes_on_behind(around: Around) -> None:
