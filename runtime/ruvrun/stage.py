@@ -28,11 +28,12 @@ from ruvrun.bundle import load_spec
 from ruvrun.errors import RuvError
 from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State
 from ruvrun.manifest import Manifest
+from ruvrun.pipeline.health import READY
 from ruvrun.pipeline.links import Address, Links, Lost, Opened, Received, Tensors
 from ruvrun.pipeline.loading import load_worker
-from ruvrun.pipeline.ring import Endpoints
 from ruvrun.pipeline.sockets import open_sockets
 from ruvrun.pipeline.worker import Worker
+from ruvrun.placement import Endpoints
 from ruvrun.session import HEAD, STAGE, Self
 from ruvrun.transport import Peer, Transport
 
@@ -161,7 +162,7 @@ class Stage:
                         self._receive(happened)
                     else:
                         self._link_changed(happened)
-                if self._state.state != "ready":
+                if self._state.state != READY:
                     self._settle()
                 if self._failure is not None:
                     raise self._failure
@@ -243,7 +244,7 @@ class Stage:
         elif self._worker is None:
             state, why = "loading", ""
         elif self._links.is_open(self._next):
-            state, why = "ready", ""
+            state, why = READY, ""
         else:
             state, why = "waiting", f"it cannot reach {self._next}{f': {why}' if why else ''}"
             if self._state.state == "waiting":
@@ -261,7 +262,7 @@ class Stage:
             self._patience *= 2
 
     def _joined(self) -> None:
-        if self._state.state == "ready" and self._head_link is not None:
+        if self._state.state == READY and self._head_link is not None:
             self._tell(f"joined: {self._node}, stage {self._index} of {self._stages}, head {self._head}")
 
     def _tell(self, line: str) -> None:
@@ -275,7 +276,7 @@ class Stage:
             return _GLANCE
         if self._awake.held:
             return LINGER
-        return None if self._state.state in ("ready", "loading") else 1.0
+        return None if self._state.state in (READY, "loading") else 1.0
 
     def _count(self, reset: bool) -> Counters:
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

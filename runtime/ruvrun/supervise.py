@@ -142,19 +142,22 @@ class Supervisor:
 
     def _wait(self) -> None:
         due = [child.due for child in self._children if child.due is not None]
-        timeout = max(0.0, min(due) - time.monotonic()) if due else None
+        self._turn(max(0.0, min(due) - time.monotonic()) if due else None, self._ended)
+        now = time.monotonic()
+        for child in self._children:
+            if child.due is not None and child.due <= now and not self._stopping:
+                self._start(child)
+
+    def _turn(self, timeout: float | None, at_end: Callable[[_Child], object]) -> None:
+        """Wait once, up to ``timeout`` seconds; pass on what was written, and call ``at_end`` for who has ended."""
         for key, _ in self._selector.select(timeout):
             child = key.data
             if child is None:
                 os.read(self._waking, 64)
             elif key.fd == child.pidfd:
-                self._ended(child)
+                at_end(child)
             elif child.popen is not None:
                 self._read(child)
-        now = time.monotonic()
-        for child in self._children:
-            if child.due is not None and child.due <= now and not self._stopping:
-                self._start(child)
 
     def _read(self, child: _Child) -> bool:
         """Pass on what the child wrote; False when there is nothing (more) to read."""
@@ -229,17 +232,7 @@ class Supervisor:
                         _kill_group(child.popen.pid, signal.SIGKILL)
                         self._reap(child)
                 break
-            self._wait_for_end(left)
-
-    def _wait_for_end(self, left: float) -> None:
-        for key, _ in self._selector.select(left):
-            child = key.data
-            if child is None:
-                os.read(self._waking, 64)
-            elif key.fd == child.pidfd:
-                self._reap(child)
-            elif child.popen is not None:
-                self._read(child)
+            self._turn(left, self._reap)
 
 
 def end_with_parent() -> None:

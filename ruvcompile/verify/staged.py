@@ -24,10 +24,10 @@ from ruvcompile.progress import Progress
 from ruvcompile.verify.loss import sample_tokens, source_loss
 from ruvcompile.whole import run_whole
 from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
-from ruvrun.executors import Array, load_decoder, load_graph
+from ruvrun.executors import Array
 from ruvrun.manifest import Program as ProgramEntry
 from ruvrun.manifest import load_manifest
-from ruvrun.pipeline import LocalPipeline, Request, Sampling, Worker
+from ruvrun.pipeline import Request, Sampling, join_local
 
 # Start and length in the sample text; one of a single token, which is computed in its own mode.
 PROMPTS = ((0, 24), (24, 7), (40, 1), (60, 33))
@@ -71,7 +71,7 @@ def compare(
     if program.decoder is None:
         with progress.step("compare"):
             inputs = _golden_inputs(stages, manifest.program)
-            staged = open_pipeline(stages, context=0, streams=0).run(inputs)
+            staged = join_local(stages, context=0, streams=0).run(inputs)
             same, largest = tensors_agree(staged, run_whole(program.model, inputs, threads=1))
         return {"identical": same, "max_abs_diff": largest, "tokens": 0, "cases": 1, "vs_source": None}
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory, progress.step("compare"):
@@ -105,25 +105,14 @@ def same_tokens(
         Request(number, tuple(int(token) for token in text[at : at + length]), ANSWER, greedy, frozenset())
         for number, (at, length) in enumerate(PROMPTS)
     ]
-    alone = open_pipeline([whole], context=context, streams=1)
+    alone = join_local([whole], context=context, streams=1)
     wanted = {request.id: alone.generate([request])[request.id] for request in requests}
-    found = open_pipeline(stages, context=context, streams=len(requests)).generate(requests)
+    found = join_local(stages, context=context, streams=len(requests)).generate(requests)
     return found == wanted, sum(map(len, wanted.values())), len(requests)
 
 
-def open_pipeline(stages: Sequence[tuple[Path, StageSpec]], *, context: int, streams: int) -> LocalPipeline:
-    """The stages as one pipeline in this process, one thread each."""
-    workers = [
-        Worker(load_decoder(directory, spec, context=context, slots=streams, threads=1), spec)
-        if spec.kind == "decoder"
-        else Worker(load_graph(directory, spec, threads=1), spec)
-        for directory, spec in stages
-    ]
-    return LocalPipeline(workers, context, streams)
-
-
 def tensors_agree(staged: Mapping[str, Array], whole: Mapping[str, Array]) -> tuple[bool, float]:
-    """Whether outputs are equal as DESIGN's rule has it, and the largest absolute difference."""
+    """Whether outputs are equal (see the module's text), and the largest absolute difference."""
     same, largest = True, 0.0
     for name, wanted in whole.items():
         found = staged[name]

@@ -195,7 +195,6 @@ def test_one_flipped_byte_anywhere_is_refused_before_anything_is_loaded(copy, mo
         raise AssertionError("it was loaded")
 
     monkeypatch.setattr(executors, "load_decoder", load)
-    monkeypatch.setattr("ruvrun.pipeline.local.load_decoder", load)
     manifest = load_manifest(copy / "manifest.toml")
     directory = copy / "bundles" / "host-1"
     for name in ["bundle.toml", *(file.path for file in load_spec(directory).files)]:

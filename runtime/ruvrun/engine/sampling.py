@@ -31,7 +31,7 @@ import numpy.typing as npt
 from ruvrun import frames
 from ruvrun.errors import IntegrityError
 
-GREEDY_BELOW = 1e-5
+GREEDY_BELOW = 1e-5  # a division by less overflows; as in vLLM it means greedy
 SCALE = np.float32(2**30)
 FEW = 1024
 _WORD = 2**64

@@ -19,12 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy.typing as npt
-
 from ruvrun.bundle import StageSpec
 from ruvrun.errors import InputError, did_you_mean
-
-Array = npt.NDArray[Any]
+from ruvrun.frames import Array
 
 LOADERS = {"onnxruntime": "ruvrun.executors.onnxruntime"}
 
@@ -82,6 +79,15 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> GraphExecut
     return executor
 
 
+def load_executor(
+    directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int
+) -> DecoderExecutor | GraphExecutor:
+    """Load the stage in ``directory``, of whichever kind ``spec`` says; a graph has no ``context`` and ``slots``."""
+    if spec.kind == "decoder":
+        return load_decoder(directory, spec, context=context, slots=slots, threads=threads)
+    return load_graph(directory, spec, threads=threads)
+
+
 def _module(backend: str) -> Any:
     if backend not in LOADERS:
         raise InputError("backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, LOADERS))
@@ -96,4 +102,4 @@ def _module(backend: str) -> Any:
         ) from None
 
 
-__all__ = ["Array", "DecoderExecutor", "GraphExecutor", "Span", "load_decoder", "load_graph"]
+__all__ = ["Array", "DecoderExecutor", "GraphExecutor", "Span", "load_decoder", "load_executor", "load_graph"]

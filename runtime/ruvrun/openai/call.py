@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ruvrun.engine import Request
+from ruvrun.engine.sampling import GREEDY_BELOW
 from ruvrun.frames import Sampling
 from ruvrun.openai.body import ApiError, Body, ChatBody, Message, TextBody, read
 
@@ -15,7 +16,6 @@ Kind = Literal["chat", "text"]
 MAX_STOPS = 32
 MAX_STOP_LENGTH = 1024
 MAX_PROMPTS = 128
-_GREEDY_BELOW = 1e-5  # a division by less overflows; as in vLLM it means greedy
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Call:
 
     def sampling(self, drawn: int) -> Sampling:
         """How to pick tokens; ``drawn`` is the seed where the request gives none."""
-        greedy = self.temperature < _GREEDY_BELOW or self.top_p == 0
+        greedy = self.temperature < GREEDY_BELOW or self.top_p == 0
         seed = drawn if self.seed is None else self.seed
         return Sampling(0.0 if greedy else self.temperature, self.top_p or 1.0, seed % 2**63)
 

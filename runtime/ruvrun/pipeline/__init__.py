@@ -6,7 +6,7 @@ The compiler uses what is named here, to compare and to check with the code that
 
 from ruvrun.engine import Request
 from ruvrun.frames import Sampling
-from ruvrun.pipeline.local import LocalPipeline, open_local
+from ruvrun.pipeline.local import LocalPipeline, join_local, open_local
 from ruvrun.pipeline.worker import Worker
 
 __all__ = ["LocalPipeline", "Request", "Sampling", "Worker", "open_local"]

@@ -33,7 +33,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Protocol
 
 from ruvrun.engine import Engine, Lost, Request, Token
-from ruvrun.errors import InputError, IntegrityError, RuvError, UnreachableError
+from ruvrun.errors import InputError, IntegrityError, UnreachableError
 from ruvrun.executors import Array
 from ruvrun.frames import Counters, Failed, Message, Ring, Run, Sampled, State, Step
 from ruvrun.manifest import Manifest
@@ -94,6 +94,7 @@ class Driver:
         self._ring = ring
         self._work = work
         self._on_change = on_change
+        # A chunk of a prompt has 256 tokens, none of which costs more than a step of one row does; twice that.
         self._patience = 10.0 + 0.512 * sum(manifest.plan.stage_ms)
         self._health = Health(manifest.pipeline[0].stages)
         self._lock = threading.RLock()
@@ -217,8 +218,6 @@ class Driver:
         try:
             self._ring.connect()
             self._loop()
-        except RuvError as error:
-            self._broken = error
         except BaseException as error:  # noqa: BLE001 - raised again in the threads that wait for us
             self._broken = error
         finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 import ruvrun
 from ruvrun.bundle import StageSpec, verify_bundle
 from ruvrun.errors import InputError
-from ruvrun.executors import load_decoder, load_graph
+from ruvrun.executors import load_executor
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.selfcheck import check_golden
 from ruvrun.pipeline.worker import Worker
@@ -23,11 +23,7 @@ def load_worker(directory: Path, manifest: Manifest, stage: int, *, context: int
     """
     spec = verify_bundle(directory, manifest, stage)
     _require(spec)
-    executor = (
-        load_decoder(directory, spec, context=context, slots=streams, threads=threads)
-        if spec.kind == "decoder"
-        else load_graph(directory, spec, threads=threads)
-    )
+    executor = load_executor(directory, spec, context=context, slots=streams, threads=threads)
     check_golden(directory, spec, executor)
     return Worker(executor, spec)
 

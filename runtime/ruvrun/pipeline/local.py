@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ruvrun import frames
-from ruvrun.bundle import find_bundles, verify_bundle
+from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
 from ruvrun.engine import Engine, Request
 from ruvrun.errors import InputError
-from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, load_decoder, load_graph
+from ruvrun.executors import Array, load_executor
 from ruvrun.manifest import load_manifest
 from ruvrun.pipeline.worker import Result, Worker
 
@@ -112,12 +112,22 @@ def open_local(
     context = context or (space.context if space else manifest.program.context)
     streams = streams or (space.streams if space else max(4, 2 * len(placed)))
     checked = [(bundles[entry.node], verify_bundle(bundles[entry.node], manifest, entry.stage)) for entry in placed]
-    workers = []
-    for directory, spec in checked:
-        executor: DecoderExecutor | GraphExecutor
-        if spec.kind == "decoder":
-            executor = load_decoder(directory, spec, context=context, slots=streams, threads=threads)
-        else:
-            executor = load_graph(directory, spec, threads=threads)
-        workers.append(Worker(executor, spec))
+    return join_local(checked, context=context, streams=streams, threads=threads)
+
+
+def join_local(
+    stages: Sequence[tuple[Path, StageSpec]], *, context: int, streams: int, threads: int = 1
+) -> LocalPipeline:
+    """Load stages that have been checked as one pipeline.
+
+    Args:
+        stages: directory and spec of each, in order.
+        context: positions per sequence; 0 for graphs.
+        streams: sequences at a time; 0 for graphs.
+        threads: of each stage; 0 is all cores.
+    """
+    workers = [
+        Worker(load_executor(directory, spec, context=context, slots=streams, threads=threads), spec)
+        for directory, spec in stages
+    ]
     return LocalPipeline(workers, context, streams)

@@ -21,38 +21,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import ruvrun
 from ruvrun.executors import Array
 from ruvrun.frames import NO_TENSORS, Ask, Message, State
 from ruvrun.frames import Ring as RingMessage
 from ruvrun.manifest import Manifest
+from ruvrun.pipeline.health import READY
 from ruvrun.pipeline.links import Links, Lost, Opened, Received
 from ruvrun.pipeline.sockets import open_sockets
+from ruvrun.placement import Endpoints
 from ruvrun.session import HEAD, STAGE, Self
 from ruvrun.transport import Transport
 
 Tensors = Mapping[str, Array]
-READY = "ready"
-
-
-class Where(Protocol):
-    """Where a process listens."""
-
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-
-
-class Endpoints(Protocol):
-    """Where the stages listen, by node, and the head."""
-
-    @property
-    def nodes(self) -> Mapping[str, Where]: ...
-    @property
-    def head(self) -> Where: ...
 
 
 class Ring:

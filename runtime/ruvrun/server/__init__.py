@@ -12,7 +12,7 @@ The life of a request here:
 
 from ruvrun.server.app import build_app
 from ruvrun.server.driver import Driver
-from ruvrun.server.http import HttpServer, listen, serve, url_of
+from ruvrun.server.http import HttpServer, listen, url_of
 from ruvrun.server.keys import load_keys
 
-__all__ = ["Driver", "HttpServer", "build_app", "listen", "load_keys", "serve", "url_of"]
+__all__ = ["Driver", "HttpServer", "build_app", "listen", "load_keys", "url_of"]

@@ -17,8 +17,9 @@ from ruvrun.errors import RuvError
 from ruvrun.manifest import Manifest
 from ruvrun.metrics import CONTENT_TYPE
 from ruvrun.openai import ApiError, parse_chat, parse_completion
+from ruvrun.pipeline.health import READY
 from ruvrun.server.answer import Answer, no_model
-from ruvrun.server.driver import READY, Driver
+from ruvrun.server.driver import Driver
 from ruvrun.server.inbox import Inboxes
 from ruvrun.server.keys import Keys
 from ruvrun.server.meters import Meters

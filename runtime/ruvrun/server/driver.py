@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 from ruvrun.engine import Lost, Request, Token
 from ruvrun.openai import ApiError
-
-READY = "ready"
+from ruvrun.pipeline.health import READY
 
 
 class Driver(Protocol):

@@ -92,11 +92,6 @@ class HttpServer:
         self._server.should_exit = True
 
 
-def serve(app: ASGIApp, host: str, port: int) -> None:
-    """Listen and serve until SIGINT or SIGTERM. Errors as in ``listen``, before anything else happens."""
-    HttpServer(app, listen(host, port)).run()
-
-
 class _Quiet(uvicorn.Server):
     """A server that ends by returning: uvicorn's own would raise the signal again and kill the process."""
 

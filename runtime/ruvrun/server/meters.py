@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ruvrun.metrics import Counter, Gauge, render
-from ruvrun.server.driver import READY, Driver
+from ruvrun.pipeline.health import READY
+from ruvrun.server.driver import Driver
 
 
 class Meters:
