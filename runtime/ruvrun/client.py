@@ -10,11 +10,31 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
 from typing import Any
+
+import msgspec
 
 from ruvrun.errors import InputError, RuvError, UnreachableError, UsageError
 
 HTTP_PORT = 8000
+
+
+class _Node(msgspec.Struct):
+    node: str
+    stage: int
+    state: str
+    since: str
+    why: str
+
+
+class _Health(msgspec.Struct):
+    """What the body of GET /health holds at least."""
+
+    status: str
+    id: str
+    nodes: list[_Node]
 
 
 def base_url(text: str) -> str:
@@ -31,12 +51,18 @@ def health(url: str, timeout: float = 5.0) -> dict[str, Any]:
     Raises:
         UnreachableError: nobody answers there, or not in our form.
     """
+    with _answered(url):
+        try:
+            with _open(url, "/health", None, None, timeout) as response:
+                body = response.read()
+        except urllib.error.HTTPError as error:
+            body = error.read()
+    found = _object(url, body)
     try:
-        with _open(url, "/health", None, None, timeout) as response:
-            body = response.read()
-    except urllib.error.HTTPError as error:
-        body = error.read()
-    return _object(url, body)
+        msgspec.convert(found, _Health)
+    except msgspec.ValidationError:
+        raise _no_head(url) from None
+    return found
 
 
 def complete(url: str, path: str, body: dict[str, Any], key: str | None = None) -> Iterator[dict[str, Any]]:
@@ -46,28 +72,41 @@ def complete(url: str, path: str, body: dict[str, Any], key: str | None = None) 
         RuvError: nobody answers, or the head refused; then with its own words.
     """
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    try:
-        with _open(url, path, request, key, 600.0) as response:
-            for line in response:
-                text = line.decode("utf-8", "replace").strip()
-                if text.startswith("data:") and text != "data: [DONE]":
-                    chunk = _object(url, text.removeprefix("data:").encode())
-                    if "error" in chunk:
-                        raise _refused(url, chunk, 500)
-                    yield chunk
-    except urllib.error.HTTPError as error:
-        raise _refused(url, _object(url, error.read()), error.code) from None
-    except OSError as error:
-        raise _unreachable(url, error) from None
+    with _answered(url), _open(url, path, request, key, 600.0) as response:
+        for line in response:
+            text = line.decode("utf-8", "replace").strip()
+            if text.startswith("data:") and text != "data: [DONE]":
+                chunk = _object(url, text.removeprefix("data:").encode())
+                if "error" in chunk:
+                    raise _refused(url, chunk, 500)
+                yield chunk
 
 
 def models(url: str, key: str | None = None) -> list[str]:
-    """The names of GET /v1/models."""
+    """The names of GET /v1/models.
+
+    Raises:
+        RuvError: nobody answers, not in our form, or the head refused.
+    """
+    with _answered(url), _open(url, "/v1/models", None, key, 10.0) as response:
+        body = _object(url, response.read())
     try:
-        with _open(url, "/v1/models", None, key, 10.0) as response:
-            return [str(entry["id"]) for entry in _object(url, response.read()).get("data", [])]
+        return [str(entry["id"]) for entry in body["data"]]
+    except (KeyError, TypeError):
+        raise _no_head(url) from None
+
+
+@contextmanager
+def _answered(url: str) -> Iterator[None]:
+    """Whatever ends a request before its time, as our errors."""
+    try:
+        yield
     except urllib.error.HTTPError as error:
-        raise _refused(url, _object(url, error.read()), error.code) from None
+        with _answered(url):
+            body = error.read()
+        raise _refused(url, _object(url, body), error.code) from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise _unreachable(url, error) from None
 
 
 def _open(url: str, path: str, body: dict[str, Any] | None, key: str | None, timeout: float) -> Any:
@@ -76,22 +115,21 @@ def _open(url: str, path: str, body: dict[str, Any] | None, key: str | None, tim
     request = urllib.request.Request(url + path, data=data, headers=headers)
     # A proxy of the environment is for the internet; the fleet is not there.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        return opener.open(request, timeout=timeout)
-    except urllib.error.HTTPError:
-        raise
-    except (OSError, ValueError) as error:
-        raise _unreachable(url, error) from None
+    return opener.open(request, timeout=timeout)
 
 
 def _object(url: str, body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise UnreachableError("not-a-head", f"{url} answers, but is not a ruvrun head", hint="check the address")
+        raise _no_head(url)
     return value
+
+
+def _no_head(url: str) -> UnreachableError:
+    return UnreachableError("not-a-head", f"{url} answers, but is not a ruvrun head", hint="check the address")
 
 
 def _refused(url: str, body: dict[str, Any], code: int) -> RuvError:
@@ -107,6 +145,6 @@ def _unreachable(url: str, error: Exception) -> UnreachableError:
     return UnreachableError(
         "head-unreachable",
         f"the head at {url} does not answer",
-        context=[str(reason)],
+        context=[str(reason) or type(reason).__name__],
         hint="start it with `ruvrun serve MANIFEST`, or correct the address",
     )

@@ -63,7 +63,7 @@ def reach(name: str, where: Endpoint, timeout: float = 3.0) -> Finding:
     target = f"{where.host}:{where.port}"
     try:
         info = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: not even the form of a name
         return _unreached(
             name, f"{where.host}: name unknown", "correct its address in nodes.toml, or use its IP number"
         )

@@ -6,7 +6,7 @@ import errno
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ruvrun import machine
+from ruvrun import client, machine
 from ruvrun.doctor import examine, reach, to_json
 from ruvrun.errors import InputError, UnreachableError
 from ruvrun.manifest import load_manifest
@@ -158,11 +158,55 @@ def test_status_names_who_is_missing() -> None:
     assert any("no answer" in line for line in lines(body))
 
 
-@pytest.mark.parametrize("body", [b"hello", b"[]"])
-def test_who_is_no_head_is_told(body: bytes) -> None:
+NOT_OURS = [b"hello", b"[]", b"[" * 100_000, {"status": "ok"}, {"status": "", "id": "", "nodes": 5}]
+
+
+@pytest.mark.parametrize("body", NOT_OURS)
+def test_who_is_no_head_is_told(body: Any) -> None:
     with answering(body) as url, pytest.raises(UnreachableError) as caught:
         status(url)
     assert caught.value.ref == "not-a-head"
+
+
+@contextmanager
+def saying(raw: bytes) -> Iterator[str]:
+    """A listener that says this to the first who connects, whatever it was asked, and hangs up."""
+
+    def answer() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(raw)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread.join()
+
+
+SSH = b"SSH-2.0-OpenSSH_9.2\r\n"
+CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"
+
+
+def stream(url: str) -> list[dict[str, Any]]:
+    return list(client.complete(url, "/v1/completions", {}))
+
+
+@pytest.mark.parametrize(
+    ("ask", "raw"),
+    [(ask, raw) for ask in (client.health, client.models) for raw in (SSH, b"", CUT)] + [(stream, SSH), (stream, b"")],
+)
+def test_whatever_answers_instead_is_unreachable(ask: Callable[[str], Any], raw: bytes) -> None:
+    with saying(raw) as url, pytest.raises(UnreachableError) as caught:
+        ask(url)
+    assert caught.value.ref == "head-unreachable"
+    assert caught.value.context[0]
+
+
+def test_an_address_with_no_number_for_a_port() -> None:
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:abc"):
+        status("http://127.0.0.1:abc")
 
 
 def test_a_head_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def resolve(host: str, done: Callable[[str, str], None]) -> None:
     def look() -> None:
         try:
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
+        except (OSError, ValueError):  # ValueError: not even the form of a name
             done("", f"the name {host} is not known")
             return
         found.sort(key=lambda entry: entry[0] != socket.AF_INET)
