@@ -77,12 +77,15 @@ def require_memory(wanted: Sequence[Need], available: int, *, context: int, stre
 
 
 def memory_available() -> int:
-    """Bytes a new process can use: what the kernel calls available, within the limit of our control group."""
+    """Bytes a new process can use: what the kernel calls available, within the limit of our control group.
+
+    What the group only caches of files it will give up, so it does not count as used.
+    """
     fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
     available = int(fields["MemAvailable"].split()[0]) * 1024
     limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
     if limit is not None and used is not None:
-        available = min(available, max(0, limit - used))
+        available = min(available, max(0, limit - used + _cached(_CGROUP / "memory.stat")))
     return available
 
 
@@ -106,10 +109,10 @@ def pin(cpus: Sequence[int]) -> None:
         return
     try:
         os.sched_setaffinity(0, cpus)
-    except OSError as error:
+    except (OSError, ValueError, OverflowError) as error:  # the latter two: a number that no core can have
         raise MachineError(
             "cpus-refused",
-            f"cannot run on cores {', '.join(map(str, cpus))}: {error.strerror}",
+            f"cannot run on cores {', '.join(map(str, cpus))}: {getattr(error, 'strerror', error)}",
             context=[f"this process may use {', '.join(map(str, sorted(allowed())))}"],
             hint="correct `cpus` of this node, and build again",
         ) from None
@@ -153,6 +156,14 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def _cached(stat: Path) -> int:
+    try:
+        lines = stat.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
 
 
 def _number(path: Path) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ruvrun import machine
 from ruvrun.errors import FitError, InputError, MachineError, UsageError
 from ruvrun.machine import free_ports, needs, pin, port_is_free, require_memory, size
 from ruvrun.manifest import load_manifest
@@ -45,7 +46,6 @@ def test_a_copied_bundle_is_its_node(tmp_path: Path) -> None:
     assert found.head_bundle == tmp_path / "there"
 
 
-def test_several_bundles_that_are_not_all_need_a_word(tmp_path: Path) -> None:
 def test_a_bundle_of_another_build_has_no_part(tmp_path: Path) -> None:
     write_build(tmp_path / "build", addresses={"b": "10.0.0.2"})
     bundle = tmp_path / "build" / "bundles" / "a"
@@ -55,6 +55,7 @@ def test_a_bundle_of_another_build_has_no_part(tmp_path: Path) -> None:
     assert "a, b" in str(caught.value)
 
 
+def test_several_bundles_that_are_not_all_need_a_word(tmp_path: Path) -> None:
     manifest = write_build(tmp_path, addresses={"b": "10.0.0.2"})
     with pytest.raises(UsageError) as caught:
         place(manifest)
@@ -103,6 +104,22 @@ def test_memory_is_a_sum_and_too_much_is_refused_with_it(tmp_path: Path) -> None
     assert "10 streams x 100 tokens" in str(caught.value)
 
 
+def test_a_control_group_limits_memory_but_not_what_it_only_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 8000 kB\n")
+    assert machine.memory_available() == 8000 << 10
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text(f"{5000 << 10}\n")
+    assert machine.memory_available() == 8000 << 10
+    (tmp_path / "memory.max").write_text(f"{6000 << 10}\n")
+    assert machine.memory_available() == 1000 << 10
+    (tmp_path / "memory.stat").write_text(f"anon 4096\nactive_file 8192\ninactive_file {3000 << 10}\n")
+    assert machine.memory_available() == 4000 << 10
+
+
 def test_ports_that_are_free_and_one_that_is_not() -> None:
     ports = free_ports(3)
     assert len(set(ports)) == 3
@@ -115,8 +132,9 @@ def test_ports_that_are_free_and_one_that_is_not() -> None:
 
 def test_a_core_that_is_not_there_is_refused() -> None:
     pin([])
-    with pytest.raises(MachineError):
-        pin([100_000])
+    for core in (100_000, -1, 2**40):
+        with pytest.raises(MachineError):
+            pin([core])
 
 
 def test_sizes_for_a_person() -> None:
