@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ruvrun.engine import Lost, Request, Token
+from ruvrun.engine import Lost, Request
 from ruvrun.errors import FitError, RuvError, UnreachableError
 from ruvrun.executors import Array
 from ruvrun.frames import Counters, Sampling
@@ -55,11 +55,20 @@ class Timeline:
     tokens: list[float] = field(default_factory=list)
 
 
+def require_context(work: Work, context: int) -> None:
+    """Refuse prompts and answers (FitError) that are together longer than the ``context`` that is served."""
+    if work.prompt_tokens + work.max_tokens > context:
+        raise FitError(
+            "context-short",
+            f"{work.prompt_tokens} prompt tokens and {work.max_tokens} more do not fit the context of {context}",
+            hint="lower --prompt-tokens or --max-tokens, or raise --context",
+        )
+
+
 def bench(driver: Driver, manifest: Manifest, work: Work) -> dict[str, Any]:
-    """One measurement of a decoder, after a short warm-up; returns the JSON of CLI.md.
+    """One measurement of a decoder, after a short warm-up; returns the JSON of ``ruvrun bench``.
 
     Raises:
-        FitError: prompt and answer are longer than the context.
         UnreachableError: a stage was lost on the way.
     """
     generate(driver, manifest, Work(work.streams, min(16, work.prompt_tokens), min(4, work.max_tokens)))
@@ -129,13 +138,6 @@ def prompts(manifest: Manifest, count: int, length: int) -> list[tuple[int, ...]
 
 def generate(driver: Driver, manifest: Manifest, work: Work) -> list[Timeline]:
     """Run the requests of ``work`` to their ends and return when their tokens came."""
-    context = manifest.program.context
-    if context and work.prompt_tokens + work.max_tokens > context:
-        raise FitError(
-            "context-short",
-            f"{work.prompt_tokens} prompt tokens and {work.max_tokens} more do not fit the context of {context}",
-            hint="lower --prompt-tokens or --max-tokens",
-        )
     texts = prompts(manifest, work.streams, work.prompt_tokens)
     timelines: list[Timeline] = []
     finished = threading.Semaphore(0)
@@ -244,7 +246,9 @@ def interval(values: Sequence[float]) -> dict[str, float | None]:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return {"mean": mean, "low": None, "high": None}
-    t = _T95[len(values) - 2] if len(values) - 2 < len(_T95) else 2.04
+    freedom = len(values) - 1
+    # Beyond the table, the expansion around the normal distribution's quantile is right to three decimals.
+    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.95996 + 2.3723 / freedom + 2.8225 / freedom**2
     half = t * statistics.stdev(values) / math.sqrt(len(values))
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
@@ -262,6 +266,3 @@ def sweep(streams: Sequence[int], repeats: int, once: Callable[[int], dict[str, 
         {"streams": count, name: interval([run[name] for run in runs if run["streams"] == count])} for count in streams
     ]
     return {"runs": runs, "mean": means[0] if len(means) == 1 else means}
-
-
-__all__ = ["Token", "Work", "bench", "bench_graph", "figures", "interval", "prompts", "sweep", "verdict"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from ruvrun.bench import (
@@ -14,6 +16,7 @@ from ruvrun.bench import (
     interval,
     percentiles,
     prompts,
+    require_context,
     stage_figures,
     sweep,
     verdict,
@@ -84,6 +87,12 @@ def test_the_interval_is_students() -> None:
     found = interval([1.0, 2.0, 3.0])
     assert found["mean"] == 2.0
     assert found["high"] == pytest.approx(2.0 + 4.303 / 3**0.5)
+    for freedom, quantile in ((16, 2.120), (30, 2.042), (120, 1.980)):
+        values = [float(number % 2) for number in range(freedom + 1)]
+        found = interval(values)
+        assert found["high"] == pytest.approx(
+            found["mean"] + quantile * statistics.stdev(values) / len(values) ** 0.5, abs=1e-3
+        )
     assert interval([1.0]) == {"mean": 1.0, "low": None, "high": None}
     assert percentiles([]) == {"p50": None, "p95": None}
 
@@ -115,8 +124,12 @@ def test_a_decoder_is_driven_to_its_last_token() -> None:
         longer = generate(driver, manifest, Work(2, 5, 3, seconds=0.2))
         assert len(longer) > 2
         assert all(len(line.tokens) == 3 for line in longer)
-        with pytest.raises(FitError):
-            generate(driver, manifest, Work(1, 60, 5))
+
+
+def test_what_does_not_fit_the_context_is_refused_and_not_cut_short() -> None:
+    require_context(Work(1, 59, 5), 64)
+    with pytest.raises(FitError, match="60 prompt tokens and 5 more"):
+        require_context(Work(1, 60, 5), 64)
 
 
 def test_a_lost_stage_ends_the_measurement() -> None:

@@ -65,6 +65,11 @@ def test_no_command_shows_help_and_is_wrong_usage(capsys: pytest.CaptureFixture[
         (("run", "m.toml", "--prompt", "a", "--input", "b.npz"), "--help"),
         (("run", "m.toml", "--input", "b.npz"), "--output"),
         (("run", "--prompt", "a"), "--help"),
+        (("run", "m.toml", "--prompt", "a", "--seed", str(2**63)), "--help"),
+        (("run", "m.toml", "--prompt", "a", "--temperature", "nan"), "--help"),
+        (("run", "m.toml", "--prompt", "a", "--top-p", "NaN"), "--help"),
+        (("run", "m.toml", "--prompt", "a\udcff"), "UTF-8"),
+        (("bench", "m.toml", "--seconds", "nan"), "--help"),
     ],
 )
 def test_wrong_usage_is_2_with_a_hint(words: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,6 +115,7 @@ def test_other_machines_are_let_in_only_with_keys_or_on_purpose(
     code, err = failure(capsys, "serve", manifest, "--host", "0.0.0.0")
     assert code == 2
     assert "--api-key-file" in err
+    assert failure(capsys, "serve", manifest, "--no-auth", "--api-key-file", tmp_path / "keys")[0] == 2
     monkeypatch.setattr(Supervisor, "run", lambda _: None)
     assert ruvrun("serve", manifest, "--host", "0.0.0.0", "--no-auth") == 0
     assert ruvrun("serve", manifest, "--host", "localhost") == 0
@@ -175,6 +181,15 @@ def test_a_graph_takes_no_prompt_and_a_decoder_no_tensors(tmp_path: Path, capsys
     assert failure(capsys, "run", decoder, "--input", tmp_path / "in.npz", "--output", tmp_path / "o.npz")[0] == 2
     assert failure(capsys, "bench", graph)[0] == 2
     assert failure(capsys, "bench", decoder, "--input", tmp_path / "in.npz")[0] == 2
+
+
+def test_a_context_that_cuts_the_answers_of_a_measurement_short_is_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("bench", write_build(tmp_path), "--prompt-tokens", "20", "--max-tokens", "20", "--context", "32")
+    code, err = failure(capsys, *words)
+    assert code == 4
+    assert "context of 32" in err
 
 
 def test_our_own_bug_is_1_with_a_traceback(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, pass_on, voice_for_children
+from ruvrun.cli.voice import COUNT, PATH, Real, common, parse_cpus, pass_on, voice_for_children
 from ruvrun.errors import UsageError
 
 
@@ -18,7 +18,7 @@ from ruvrun.errors import UsageError
 @click.option("--prompt-tokens", type=COUNT, default=128, show_default=True)
 @click.option("--max-tokens", type=COUNT, default=128, show_default=True, help="Tokens per request (calls of a graph).")
 @click.option("--repeats", type=COUNT, default=1, show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Begin requests again for this long.")
+@click.option("--seconds", type=Real(min=0, min_open=True), help="Begin requests again for this long.")
 @click.option("--input", "inputs", type=PATH, multiple=True, help="Arrays for a graph (npz).")
 @click.option("--context", type=COUNT, help="Positions per stream.  [default: prompt and answer, at least as built]")
 @click.option("--cpus", help='Cores of each stage in order, for example "0;1" or "0,1;2,3".  [default: as built]')
@@ -67,6 +67,8 @@ def bench(
         parse_cpus(_in_order(placement), cpus, None),
         voice_for_children(quiet=True),
     )
+    if not graph:
+        measure.require_context(measure.Work(max(counts), prompt_tokens, max_tokens), settings.space.context)
     launch.require_fit(placement, settings)
     with launch.hosted(placement, settings, pass_on) as driver:
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, common, pass_on, say, voice_for_children
+from ruvrun.cli.voice import COUNT, PATH, Real, common, pass_on, say, voice_for_children
 from ruvrun.errors import InputError, UnreachableError, UsageError
+
+SEED = click.IntRange(0, 2**63 - 1)  # as in frames and in the HTTP API
 
 
 @click.command()
@@ -22,9 +24,9 @@ from ruvrun.errors import InputError, UnreachableError, UsageError
 @click.option("--prompt", help="Text for a decoder.")
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template.")
 @click.option("--max-tokens", type=COUNT, default=128, show_default=True, help="Tokens of the answer, at most.")
-@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For temperatures above 0.")
+@click.option("--temperature", type=Real(min=0), default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option("--seed", type=SEED, default=0, show_default=True, help="For temperatures above 0.")
 @click.option(
     "--input", "inputs", type=PATH, multiple=True, help="Arrays for a graph (npz, names as in the ONNX file)."
 )
@@ -58,13 +60,19 @@ def run(
 
     if (prompt is None) == (not inputs):
         raise UsageError("nothing-to-run", "give either --prompt or --input", hint="see `ruvrun run --help`")
+    if prompt is not None and any("\ud800" <= character <= "\udfff" for character in prompt):
+        raise UsageError("prompt-not-text", "--prompt is not text in the terminal's encoding", hint="give UTF-8 text")
     if inputs and output is None:
         raise UsageError("output-missing", "--input needs --output", hint="say where the outputs go: --output out.npz")
     show: Callable[[str], None] = (lambda _: None) if as_json else functools.partial(click.echo, nl=False)
     target = _running_or_local(manifest, url)
     if isinstance(target, str):
         if prompt is None:
-            raise UsageError("needs-manifest", "--input runs local manifests only", hint="run it on the head's machine")
+            raise UsageError(
+                "needs-manifest",
+                "--input runs manifests whose nodes are all processes of this machine",
+                hint="give such a MANIFEST: build with --target host",
+            )
         wanted = Prompt(prompt, chat, max_tokens, Sampling(temperature, top_p, seed))
         result = ask_over_http(target, wanted, api_key, show)
     else:

@@ -67,6 +67,10 @@ def serve(
             f"--host {host_} lets other machines in, and nothing asks them for a key",
             hint="give --api-key-file FILE (lines of `name key`), or --no-auth to serve everyone",
         )
+    if api_key_file is not None and no_auth:
+        raise UsageError(
+            "auth-twice", "--api-key-file and --no-auth contradict each other", hint="leave one of them out"
+        )
     settings = launch.Settings(
         space(placement.manifest, context, streams),
         parse_cpus(placement.stages, cpus, node),

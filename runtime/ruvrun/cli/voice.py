@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ from ruvrun.errors import RuvError, UsageError, did_you_mean
 
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
+
+
+class Real(click.FloatRange):
+    """A number within a range; "nan" is in none, although it is not below or above it either."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
 
 _OF_DECODERS = ("prompt_tokens", "temperature", "top_p", "seed")
 
