@@ -6,16 +6,13 @@ lies under ``node/`` beside it. Keys belong to the fleet: made once, reused by e
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 import onnx_ir as ir
-import zmq
 
-from ruvcompile.errors import InputError
 from ruvcompile.fleet import FleetNode
 from ruvcompile.options import KEYS_DIR, Options
 from ruvcompile.plan import Plan
@@ -23,13 +20,12 @@ from ruvcompile.program import Program
 from ruvcompile.render import NodeFacts, mode_of, render_node
 from ruvcompile.targets import Target, load_target
 from ruvrun.bundle import BUNDLE, BUNDLES, HEAD, NODE, NODE_NAME, SECRET_KEY, StageSpec, file_sha256
-from ruvrun.costs import CostTable, dump_costs
+from ruvrun.costs import COSTS, CostTable, dump_costs
 from ruvrun.manifest import (
     MANIFEST,
     NODES,
     Address,
     Head,
-    HeadAddress,
     Manifest,
     Node,
     Nodes,
@@ -44,9 +40,8 @@ from ruvrun.manifest import (
 )
 from ruvrun.manifest import Plan as Predictions
 from ruvrun.manifest import Program as ProgramEntry
+from ruvrun.pipeline import KeyPair, make_keypair, read_keys, write_keys
 
-COSTS = "costs.toml"
-HEAD_PORT = 7069
 _SECRET = ".secret"
 
 
@@ -84,7 +79,7 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
         node=[
             Node(
                 name=node.name,
-                public_key=keys[node.name][0],
+                public_key=keys[node.name].public,
                 target=node.target,
                 cpus=list(node.cpus),
                 threads=used[node.name].threads if node.name in used else 1,
@@ -96,7 +91,7 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
         space=Space(context=plan.space.context, streams=plan.space.streams) if plan.space else None,
         plan=_predictions(plan),
     )
-    nodes = Nodes(node=_addresses(listed), head=HeadAddress(port=HEAD_PORT))
+    nodes = Nodes(node=_addresses(listed))
     (work / MANIFEST).write_bytes(dump_manifest(manifest))
     (work / NODES).write_bytes(dump_nodes(nodes))
     (work / COSTS).write_bytes(dump_costs(contents.costs))
@@ -175,14 +170,14 @@ def _addresses(nodes: Sequence[FleetNode]) -> list[Address]:
 
 
 def _write_bundle(
-    bundle: Path, program: Program, manifest: Manifest, nodes: Nodes, name: str, key: tuple[str, str], target: Target
+    bundle: Path, program: Program, manifest: Manifest, nodes: Nodes, name: str, keys: KeyPair, target: Target
 ) -> None:
     """Write what a bundle holds beside its stage: the manifest, and the node's own files."""
     (bundle / NODE).mkdir(parents=True, exist_ok=True)
     (bundle / MANIFEST).write_bytes(dump_manifest(manifest))
     (bundle / NODE / NODES).write_bytes(dump_nodes(nodes))
     (bundle / NODE_NAME).write_text(name + "\n", "utf-8")
-    _write_secret(bundle / SECRET_KEY, key)
+    write_keys(bundle / SECRET_KEY, keys)
     address, entry, place = nodes.address_of(name), manifest.node_named(name), manifest.place_of(name)
     facts = NodeFacts(
         model=program.name,
@@ -206,42 +201,22 @@ def _write_bundle(
             (bundle / HEAD / path).write_bytes(data)
 
 
-def _keys(work: Path, options: Options) -> dict[str, tuple[str, str]]:
-    """Public and secret key (Z85) of every node: the fleet's, or new ones where it has none.
+def _keys(work: Path, options: Options) -> dict[str, KeyPair]:
+    """The link keys of every node: the fleet's, or new ones where it has none.
 
     Keys beside a fleet file stay where they are. Others live in the build; all that the old build had go into the
     new one, those of nodes that it leaves out too, or a node that comes back would be a stranger.
 
     Raises:
-        InputError: a key file that is none.
+        InputError, IntegrityError: a key file that is none, or that others can read.
     """
     kept = options.keys
     place = kept if options.fleet.path is not None else work / KEYS_DIR
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = {path.name.removesuffix(_SECRET): _read_secret(path) for path in sorted(kept.glob(f"*{_SECRET}"))}
+    found = {path.name.removesuffix(_SECRET): read_keys(path) for path in sorted(kept.glob(f"*{_SECRET}"))}
     for node in options.fleet.nodes:
         if node.name not in found or options.new_keys:
-            public, secret = zmq.curve_keypair()
-            found[node.name] = (public.decode(), secret.decode())
-    for name, key in found.items():
-        _write_secret(place / f"{name}{_SECRET}", key)
+            found[node.name] = make_keypair()
+    for name, keys in found.items():
+        write_keys(place / f"{name}{_SECRET}", keys)
     return found
-
-
-def _read_secret(path: Path) -> tuple[str, str]:
-    try:
-        public, secret = path.read_text("ascii").split()
-        if zmq.curve_public(secret.encode()) == public.encode():
-            return public, secret
-    except (ValueError, zmq.ZMQError):
-        pass
-    raise InputError("key-wrong", f"{path} is not a key pair", hint="restore it, or remove it to get a new one")
-
-
-def _write_secret(path: Path, key: tuple[str, str]) -> None:
-    """Write a key pair for the owner's eyes only, whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(f"{key[0]}\n{key[1]}\n")
-    partial.replace(path)

@@ -18,7 +18,7 @@ import msgspec
 
 from ruvcompile.errors import InputError
 from ruvcompile.units import show_bytes
-from ruvrun.costs import CostTable, load_costs
+from ruvrun.costs import COSTS, CostTable, load_costs
 from ruvrun.manifest import Manifest, load_manifest
 
 _T = TypeVar("_T")
@@ -80,7 +80,7 @@ def rewrite(manifest_path: Path, run: Path | None) -> Path:
             raise InputError(
                 "run-of-another-build", f"{run} is of other nodes than {manifest_path}", hint="bench this build"
             )
-    return write(directory, manifest, figures, load_costs(directory / "costs.toml"), measured)
+    return write(directory, manifest, figures, load_costs(directory / COSTS), measured)
 
 
 def _json(path: Path, kind: type[_T], what: str, hint: str) -> _T:

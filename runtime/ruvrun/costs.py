@@ -19,6 +19,8 @@ import msgspec
 from ruvrun.errors import InputError
 from ruvrun.manifest import FORMAT, dump_toml, read_toml
 
+COSTS = "costs.toml"
+
 
 class NodeCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One lowered graph node of a unit: its share of the unit's time, in ms per step of one row."""

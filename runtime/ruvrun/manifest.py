@@ -187,7 +187,7 @@ class Manifest(_Struct, frozen=True):
         return None
 
 
-class Address(_Struct, frozen=True):
+class Address(_Struct, frozen=True, omit_defaults=False):
     """Where a node listens. ``local`` is a process on this machine (127.0.0.1)."""
 
     name: str
@@ -196,14 +196,14 @@ class Address(_Struct, frozen=True):
     ssh: str = ""
 
 
-class HeadAddress(_Struct, frozen=True):
+class HeadAddress(_Struct, frozen=True, omit_defaults=False):
     """The head's own link port on its node, where the last stage reports. Its host is the head node's."""
 
     port: _Port = 7069
 
 
-class Nodes(_Struct, frozen=True):
-    """All of ``nodes.toml``."""
+class Nodes(_Struct, frozen=True, omit_defaults=False):
+    """All of ``nodes.toml``, which a person edits: every key stands there, also where it is the default."""
 
     node: list[Address]
     head: HeadAddress = HeadAddress()

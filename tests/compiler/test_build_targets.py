@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ruvcompile.errors import InputError
+from ruvcompile.errors import InputError, IntegrityError
 from ruvcompile.measure.provenance import provenance
 from ruvcompile.measure.scale import scale
 from ruvcompile.targets import load_target
@@ -195,9 +195,18 @@ def test_a_damaged_key_is_told(model, built, tmp_path, text) -> None:
     output = tmp_path / "dist"
     build(model, output, costs=(str(built / "costs.toml"),))
     (output / "fleet.keys" / "host-1.secret").write_text(text, "latin-1")
-    with pytest.raises(InputError) as error:
+    with pytest.raises((InputError, IntegrityError)) as error:
         build(model, output, costs=(str(built / "costs.toml"),))
     assert error.value.ref == "key-wrong"
+
+
+def test_a_key_that_others_can_read_is_told(model, built, tmp_path) -> None:
+    output = tmp_path / "dist"
+    build(model, output, costs=(str(built / "costs.toml"),))
+    (output / "fleet.keys" / "host-1.secret").chmod(0o644)
+    with pytest.raises(IntegrityError) as error:
+        build(model, output, costs=(str(built / "costs.toml"),))
+    assert error.value.ref == "key-exposed"
     check_whole(output)
 
 

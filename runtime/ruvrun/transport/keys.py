@@ -1,6 +1,7 @@
 """Link keys: a CURVE pair per node, and the file that holds one.
 
-The file is two lines, public key then secret key, 40 characters of Z85 each, readable by its owner only.
+The file is two lines, public key then secret key, 40 characters of Z85 each, readable by its owner only. The one in
+a bundle (``node/link.key``) and the one the fleet keeps (``fleet.keys/NODE.secret``) are alike.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import zmq
 from ruvrun.errors import InputError, IntegrityError, MachineError
 
 _LENGTH = 40
+_RESTORE = "copy it again from where it is whole; of a fleet's keys, remove it to get a new one"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def read_keys(path: Path) -> KeyPair:
     except UnicodeDecodeError:
         lines, mode = [], 0
     if len(lines) != 2 or any(len(line) != _LENGTH for line in lines):
-        raise InputError("key-wrong", f"{path} is not a key file", hint="copy the bundle again")
+        raise InputError("key-wrong", f"{path} is not a key file", hint=_RESTORE)
     if mode & 0o077:
         raise IntegrityError("key-exposed", f"others can read the secret key in {path}", hint=f"chmod 600 {path}")
     try:
@@ -68,7 +70,5 @@ def read_keys(path: Path) -> KeyPair:
     except (ValueError, zmq.ZMQError):
         derived = ""
     if derived != lines[0]:
-        raise IntegrityError(
-            "key-wrong", f"the two keys in {path} do not belong together", hint="copy the bundle again"
-        )
+        raise IntegrityError("key-wrong", f"the two keys in {path} do not belong together", hint=_RESTORE)
     return KeyPair(lines[0], lines[1])
