@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ruvcompile.fleet import FleetNode
 from ruvcompile.options import KEYS_DIR, Options
+from ruvcompile.passes.infer import named_dims
 from ruvcompile.plan import Plan
 from ruvcompile.program import Program
 from ruvcompile.render import NodeFacts, mode_of, render_node
@@ -103,6 +104,12 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
 
 def _program(contents: Contents) -> ProgramEntry:
     program, decoder = contents.program, contents.program.decoder
+    # The stages know more than the file may say: types that were inferred or seen, a name for every open dimension.
+    known = {tensor.name: tensor for _, spec in contents.stages for tensor in (*spec.inputs, *spec.outputs)}
+
+    def ports(values: Sequence[ir.Value]) -> list[Tensor]:
+        return [] if decoder else [known.get(str(value.name)) or _tensor(value) for value in values]
+
     graph = program.model.graph
     return ProgramEntry(
         name=program.name,
@@ -111,8 +118,8 @@ def _program(contents: Contents) -> ProgramEntry:
         source_sha256=program.source.sha256,
         architecture=decoder.architecture if decoder else "",
         quant=contents.quant,
-        inputs=[] if decoder else [_tensor(value) for value in graph.inputs],
-        outputs=[] if decoder else [_tensor(value) for value in graph.outputs],
+        inputs=ports(graph.inputs),
+        outputs=ports(graph.outputs),
         vocab=decoder.vocab if decoder else 0,
         context=decoder.context if decoder else 0,
         eos=list(decoder.eos) if decoder else [],
@@ -122,11 +129,12 @@ def _program(contents: Contents) -> ProgramEntry:
     )
 
 
+    """An input that no stage reads, as the file has it."""
 def _tensor(value: ir.Value) -> Tensor:
     assert value.name is not None and value.dtype is not None
     extents = value.shape if value.shape is not None else ()
-    shape = [extent if isinstance(extent, int) else str(extent.value or "?") for extent in extents]
-    return Tensor(name=value.name, dtype=value.dtype.numpy().name, shape=shape)
+    dims = named_dims(value.name, tuple(each if isinstance(each, int) else each.value for each in extents))
+    return Tensor(name=value.name, dtype=value.dtype.numpy().name, shape=list(dims))
 
 
 def _stage(number: int, directory: Path, spec: StageSpec, plan: Plan) -> Stage:

@@ -18,8 +18,9 @@ from ruvcompile.progress import Silent
 from ruvcompile.verify import tensors_agree
 from ruvrun.costs import load_costs
 from ruvrun.errors import InputError
-from ruvrun.manifest import load_manifest
+from ruvrun.manifest import Tensor, load_manifest
 from ruvrun.pipeline import open_local
+from ruvrun.run import read_inputs
 from tests.compiler.builds import build, check_whole, plan, snapshot, write_costs
 from tests.graphs import (
     PP_OCR,
@@ -78,6 +79,22 @@ def test_a_small_graph_in_stages(tmp_path, nodes) -> None:
     verdict = steps.verify(tmp_path / "dist" / "manifest.toml", model, Silent())
     assert verdict["identical"] is True
     assert verdict["vs_source"] is None
+
+
+def test_the_manifest_says_what_goes_in_and_comes_out_also_where_the_file_does_not(tmp_path) -> None:
+    """Dimensions without a name are not all one size; an output without a shape has the one that was inferred."""
+    model = make_model(
+        [helper.make_node("Neg", ["x"], ["a"], name="first"), helper.make_node("Exp", ["a"], ["y"], name="second")],
+        [tensor("x", [None, None])],
+        [tensor("y", None)],
+    )
+    onnx.save(model, tmp_path / "open.onnx")
+    build(tmp_path / "open.onnx", tmp_path / "dist", shape=("x=2x3",))
+    program = load_manifest(tmp_path / "dist" / "manifest.toml").program
+    assert program.inputs == [Tensor(name="x", dtype="float32", shape=["x.0", "x.1"])]
+    assert (program.outputs[0].dtype, len(program.outputs[0].shape)) == ("float32", 2)
+    np.savez(tmp_path / "in.npz", x=np.ones((4, 5), np.float32))
+    assert read_inputs([tmp_path / "in.npz"], load_manifest(tmp_path / "dist" / "manifest.toml"))["x"].shape == (4, 5)
 
 
 def test_inputs_come_from_a_file(tmp_path) -> None:
