@@ -8,7 +8,6 @@ are answered at once.
 
 from __future__ import annotations
 
-import errno
 import json
 import sys
 import traceback
@@ -24,9 +23,9 @@ from ruvcompile.errors import IntegrityError, MachineError, RuvError, UsageError
 from ruvcompile.options import Options, resolve
 from ruvcompile.progress import Terminal
 from ruvcompile.targets import check_targets, fleet_targets, load_target, target_names
+from ruvcompile.workspace import REFUSALS
 
 LATER = ("probe", "profile")
-REFUSALS = (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS, errno.EDQUOT)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

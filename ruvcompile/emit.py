@@ -32,7 +32,6 @@ from ruvrun.manifest import (
     Nodes,
     Pipeline,
     Placed,
-    Space,
     Stage,
     Tensor,
     dump_manifest,
@@ -89,7 +88,7 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
         ],
         pipeline=pipelines,
         head=Head(node=head.name),
-        space=Space(context=plan.space.context, streams=plan.space.streams) if plan.space else None,
+        space=plan.space,
         plan=_predictions(plan),
     )
     nodes = Nodes(node=_addresses(listed))
@@ -104,13 +103,13 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
 
 def _program(contents: Contents) -> ProgramEntry:
     program, decoder = contents.program, contents.program.decoder
+    graph = program.model.graph
     # The stages know more than the file may say: types that were inferred or seen, a name for every open dimension.
     known = {tensor.name: tensor for _, spec in contents.stages for tensor in (*spec.inputs, *spec.outputs)}
 
     def ports(values: Sequence[ir.Value]) -> list[Tensor]:
         return [] if decoder else [known.get(str(value.name)) or _tensor(value) for value in values]
 
-    graph = program.model.graph
     return ProgramEntry(
         name=program.name,
         kind="decoder" if decoder else "graph",
@@ -129,8 +128,8 @@ def _program(contents: Contents) -> ProgramEntry:
     )
 
 
-    """An input that no stage reads, as the file has it."""
 def _tensor(value: ir.Value) -> Tensor:
+    """An input that no stage reads, as the file has it."""
     assert value.name is not None and value.dtype is not None
     extents = value.shape if value.shape is not None else ()
     dims = named_dims(value.name, tuple(each if isinstance(each, int) else each.value for each in extents))

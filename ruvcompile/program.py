@@ -7,7 +7,8 @@ the model.
 Canonical form of a decoder (see ``load/checkpoint.py``): inputs ``input_ids`` and ``position_ids``
 ``[batch, sequence]`` int64, and per layer ``past_key.i`` / ``past_value.i`` ``[batch, heads, past, head_size]``;
 outputs ``logits`` ``[batch, sequence, vocab]``, ``present_key.i`` / ``present_value.i``. Every node has a unique
-name, ``/layers.3/attn/q_proj``, and every node of layer *i* is named ``/layers.i/...``.
+name, ``/layers.3/attn/q_proj``, and every node of layer *i* is named ``/layers.i/...``. The metadata of a weight
+say how many bits the file holds it in (``BITS``) and which weight it is tied to, if any (``TIED``).
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+BITS = "ruv.bits"
+TIED = "ruv.tied"
+
 
 @dataclass(frozen=True)
 class Decoder:
     """What a decoder is, beyond its graph. Sizes as in the checkpoint's metadata.
 
     ``context`` is the largest number of positions the model was trained for; ``eos`` are the tokens that
-    end an answer; ``bits`` maps the name of each weight that the file holds quantised to its bits.
+    end an answer.
     """
 
     architecture: str
@@ -35,7 +39,6 @@ class Decoder:
     vocab: int
     context: int
     eos: tuple[int, ...]
-    bits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Program:
     """The imported graph in canonical form, and what it is.
 
     ``head_files`` is what the head process needs to turn text into tokens and back, by file name:
-    ``tokenizer.json`` (the tokenizers library's format) and ``chat.json`` ({"template", "bos", "eos", ...}).
+    ``tokenizer.json`` (the tokenizers library's format) and ``chat.json`` (see ``ruvrun.tokenizer.Chat``).
     ``decoder`` is None for any other graph.
     """
 

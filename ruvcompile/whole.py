@@ -13,16 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
+from ruvcompile.errors import InputError
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.scope import all_nodes
-from ruvrun.errors import InputError
-
-Array = npt.NDArray[Any]
+from ruvrun.executors import Array
 
 INLINE = 64 << 20
 """Bytes of weights up to which a model is handed over in memory, where it stands several times while it loads."""

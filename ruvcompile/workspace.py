@@ -22,6 +22,7 @@ from ruvcompile.errors import InputError, MachineError
 from ruvrun.bundle import BUNDLES
 from ruvrun.manifest import MANIFEST
 
+# What an OSError says when the machine refuses, and the fault is not ours.
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 

@@ -142,7 +142,7 @@ class Head(_Struct, frozen=True):
 
 
 class Space(_Struct, frozen=True):
-    """Key/value space that was planned for; not part of the id."""
+    """Key/value space: positions per sequence, and sequences at a time; what was planned for is not part of the id."""
 
     context: _Positive
     streams: _Positive

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ruvcompile.errors import InputError
 from ruvcompile.program import Program
-from ruvrun.errors import InputError
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 

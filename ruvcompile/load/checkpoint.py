@@ -42,12 +42,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ruvrun.errors import InputError
+from ruvcompile.errors import InputError
+from ruvcompile.program import BITS, TIED
 
 OPSET = 23
 IR_VERSION = 11
-BITS = "ruv.bits"
-TIED = "ruv.tied"
 EMBED = "embed.weight"
 HEAD = "head.weight"
 COS = "rotary.cos"

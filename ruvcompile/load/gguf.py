@@ -16,12 +16,12 @@ import re
 from pathlib import Path
 from typing import Protocol
 
+from ruvcompile.errors import InputError
 from ruvcompile.load.checkpoint import Form, Weight, build_decoder
 from ruvcompile.load.gguf_file import GgufFile, open_gguf
 from ruvcompile.load.tokenizer import read_tokenizer
 from ruvcompile.program import Decoder, Program, Source
 from ruvrun.bundle import file_sha256
-from ruvrun.errors import InputError
 
 FAMILIES = {"llama": "ruvcompile.load.llama"}
 
@@ -64,7 +64,6 @@ def load_gguf(path: Path, named_as: str) -> Program:
         vocab=form.vocab,
         context=form.context,
         eos=tokenizer.eos,
-        bits={weight: stored.bits for weight, stored in weights.items()},
     )
     model = build_decoder(form, weights, name)
     return Program(name, model, Source(named_as, file_sha256(path)), decoder, tokenizer.files)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from ruvrun.errors import InputError
+from ruvcompile.errors import InputError
 
 Floats = npt.NDArray[np.float32]
 Type = GGMLQuantizationType

@@ -15,9 +15,9 @@ from functools import partial
 
 import numpy as np
 
+from ruvcompile.errors import InputError
 from ruvcompile.load.checkpoint import EMBED, HEAD, Floats, Form, Weight, weight_shapes
 from ruvcompile.load.gguf_file import GgufFile, StoredTensor, read_tensor
-from ruvrun.errors import InputError
 
 ARCHITECTURE = "llama"
 

@@ -14,9 +14,9 @@ import google.protobuf.message  # type: ignore[import-untyped]  # protobuf ships
 import onnx
 import onnx_ir as ir
 
+from ruvcompile.errors import InputError
 from ruvcompile.program import Program, Source
 from ruvrun.bundle import file_sha256
-from ruvrun.errors import InputError
 
 
 def load_onnx(path: Path, named_as: str) -> Program:

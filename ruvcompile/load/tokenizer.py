@@ -16,8 +16,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from ruvcompile.errors import InputError, did_you_mean
 from ruvcompile.load.gguf_file import GgufFile
-from ruvrun.errors import InputError, did_you_mean
 
 TOKENIZER = "tokenizer.json"
 CHAT = "chat.json"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ruvcompile.errors import RuvError
 from ruvcompile.passes.canonicalise import canonicalise
 from ruvcompile.program import Program
-from ruvrun.errors import RuvError
 
 PASSES: tuple[Callable[[Program], Program], ...] = (canonicalise,)
 

@@ -29,10 +29,10 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from ruvcompile.errors import InputError
 from ruvcompile.passes.extract import functions_of
 from ruvcompile.passes.scope import all_nodes, reads
 from ruvcompile.program import Program
-from ruvrun.errors import InputError
 
 _CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 

@@ -20,9 +20,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from ruvcompile.errors import InputError
 from ruvcompile.passes.infer import Type, infer, named_dims, observed, type_of
 from ruvcompile.passes.scope import all_nodes, is_weight, reads
-from ruvrun.errors import InputError
 
 
 def extract(

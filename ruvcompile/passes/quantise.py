@@ -29,12 +29,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
-from ruvcompile.program import Program
+from ruvcompile.program import BITS, TIED, Program
 
 BLOCK = 32
 MS_DOMAIN = "com.microsoft"
-TIED = "ruv.tied"
-BITS = "ruv.bits"
 FITTED_RANGES = (1.0, 0.9)
 # Values, scales and zeros of one tensor are read in turn, those of three stacked projections side by side. Each
 # thread that writes weights keeps this many results meanwhile.
@@ -259,4 +257,4 @@ def _present(zeros: Bytes | None) -> Bytes:
     return zeros
 
 
-__all__ = ["BITS", "BLOCK", "MS_DOMAIN", "TIED", "Quantised", "dequantise_blocks", "quantise", "quantise_blocks"]
+__all__ = ["BLOCK", "MS_DOMAIN", "Quantised", "dequantise_blocks", "quantise", "quantise_blocks"]

@@ -12,8 +12,9 @@ from typing import Any
 from ruvcompile.passes.pieces import pieces
 from ruvcompile.plan.figures import figures_of
 from ruvcompile.plan.problem import Facts, problem_of, solve_or_tell
-from ruvcompile.plan.shape import Member, Space, members, space_for
+from ruvcompile.plan.shape import Member, members, space_for
 from ruvcompile.program import Piece
+from ruvrun.manifest import Space
 
 
 @dataclass(frozen=True)
@@ -39,4 +40,4 @@ def make_plan(facts: Facts) -> Plan:
     return Plan(facts.members, made, facts.space, figures_of(facts, problem, partition))
 
 
-__all__ = ["Facts", "Member", "Plan", "Space", "make_plan", "members", "space_for"]
+__all__ = ["Facts", "Member", "Plan", "make_plan", "members", "space_for"]

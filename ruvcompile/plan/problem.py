@@ -14,11 +14,12 @@ from ruvcompile.passes.cuts import Boundary
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import borders, wire
 from ruvcompile.passes.units import Unit
-from ruvcompile.plan.shape import Member, Space
+from ruvcompile.plan.shape import Member
 from ruvcompile.program import Program
 from ruvcompile.targets import usable_bytes
 from ruvcompile.units import show_bytes
 from ruvrun.costs import CostTable, UnitCost
+from ruvrun.manifest import Space
 
 # Peak resident bytes of an ONNX Runtime session over the bytes of its weights: the mapped file and its packed form.
 PACKED = 1.4

@@ -11,16 +11,9 @@ from ruvcompile.options import Options
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.targets import Target
+from ruvrun.manifest import Space
 
 LONGEST_DEFAULT = 4096
-
-
-@dataclass(frozen=True)
-class Space:
-    """Key/value space to plan for: positions per sequence, and sequences."""
-
-    context: int
-    streams: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,9 @@ def space_for(program: Program, options: Options, stages: int) -> Space | None:
             f"--context {options.context} is more than this model's {longest}",
             hint=f"--context {longest}",
         )
-    return Space(options.context or min(longest, LONGEST_DEFAULT), options.streams or max(4, 2 * stages))
+    return Space(
+        context=options.context or min(longest, LONGEST_DEFAULT), streams=options.streams or max(4, 2 * stages)
+    )
 
 
 def _threads(node: FleetNode, target: Target, options: Options, cores: int) -> int:

@@ -13,19 +13,16 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from ruvcompile.errors import InputError, UsageError, did_you_mean
 from ruvcompile.passes.infer import named_dims
 from ruvcompile.passes.units import CARRIED
 from ruvcompile.samples.conventions import Guess, Port, guesses, looks_like_audio, values
 from ruvcompile.whole import open_session, run
-from ruvrun.errors import InputError, UsageError, did_you_mean
-
-Array = npt.NDArray[Any]
+from ruvrun.executors import Array
 
 _MOST_TRIES = 64
 

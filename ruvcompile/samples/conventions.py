@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-Array = npt.NDArray[Any]
+from ruvrun.executors import Array
 
 SIZES: Mapping[str, tuple[int, ...]] = {
     "batch": (1,),

@@ -267,6 +267,7 @@ def test_the_real_model_is_described_without_its_weights_in_memory() -> None:
     assert sizes == (30, 576, 9, 3, 64)
     assert (decoder.vocab, decoder.context, decoder.architecture) == (49152, 8192, "llama")
     assert decoder.eos == (0, 2)
-    assert decoder.bits["embed.weight"] == decoder.bits["head.weight"] == 8
-    assert decoder.bits["layers.29.mlp.down_proj.weight"] == 4
-    assert decoder.bits["final_norm.weight"] == 32
+    bits = {name: value.metadata_props["ruv.bits"] for name, value in program.model.graph.initializers.items()}
+    assert bits["embed.weight"] == bits["head.weight"] == "8"
+    assert bits["layers.29.mlp.down_proj.weight"] == "4"
+    assert bits["final_norm.weight"] == "32"

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from ruvcompile.lower.weights import WeightStore
-from ruvcompile.passes.quantise import BITS, quantise
-from ruvcompile.program import Program
+from ruvcompile.passes.quantise import quantise
+from ruvcompile.program import BITS, Program
 from ruvcompile.whole import open_session, run
 from ruvrun.executors import Span
 from tests.decoders import open_decoders, tiny_program, write_stages

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 from ruvcompile.load import load
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes import run as run_passes
-from ruvcompile.passes.quantise import BITS, BLOCK, dequantise_blocks, quantise, quantise_blocks
-from ruvcompile.program import Decoder, Program
+from ruvcompile.passes.quantise import BLOCK, dequantise_blocks, quantise, quantise_blocks
+from ruvcompile.program import BITS, Decoder, Program
 from ruvcompile.whole import run_whole
 from ruvrun.errors import InputError
 from tests.decoders import tiny_program, write_stages
