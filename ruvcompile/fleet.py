@@ -115,7 +115,7 @@ def make_fleet(target: str, nodes: str) -> Fleet:
         nodes: a count, or host names with commas. With a count, nodes of target ``host`` are processes of
             this machine and others are ``TARGET-0`` at the address ``TARGET-0.local``.
     """
-    if nodes.lstrip("-").isdigit():
+    if re.fullmatch(r"-?[0-9]+", nodes):
         count = int(nodes)
         if count < 1:
             raise UsageError("nodes-invalid", f"--nodes {nodes} is not a number of nodes", hint="give at least 1")

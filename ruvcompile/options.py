@@ -86,7 +86,7 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
     for key in ("quant", "objective", "prompt_tokens", "output"):
         chosen[key] = asked.get(key, DEFAULTS[key])
         if key not in asked:
-            defaults.append((key.replace("_", "-"), str(DEFAULTS[key])))
+            defaults.append((_dashed(key), str(DEFAULTS[key])))
     asked |= chosen
     problems += _check(asked)
     shapes = _shapes(asked.get("shape", ()), problems)
@@ -140,16 +140,12 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
         value = asked.get(key, known[0])
         if value not in known:
             hint = did_you_mean(str(value), known)
-            problems.append(
-                UsageError(f"{key.replace('_', '-')}-unknown", f"unknown {_flag(key)} {value!r}", hint=hint)
-            )
+            problems.append(UsageError(f"{_dashed(key)}-unknown", f"unknown {_flag(key)} {value!r}", hint=hint))
     for key in ("stages", "replicas", "context", "streams", "prompt_tokens"):
         value = asked.get(key, 1)
         if type(value) is not int or value < 1:
             problems.append(
-                UsageError(
-                    f"{key.replace('_', '-')}-invalid", f"{_flag(key)} {value} is not 1 or more", hint="give a number"
-                )
+                UsageError(f"{_dashed(key)}-invalid", f"{_flag(key)} {value} is not 1 or more", hint="give a number")
             )
     for file in [*_list(asked.get("costs", ())), *([asked["inputs"]] if "inputs" in asked else [])]:
         if not Path(file).is_file():
@@ -163,9 +159,22 @@ NAMES = (
 )
 
 
+# Kinds of the values in the file, those of numbers aside, which are checked wherever they come from.
+_TEXT, _TEXTS = (str,), (str, list)
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("model", "target", "fleet", "quant", "kv_type", "objective", "inputs", "name"), _TEXT),
+    **dict.fromkeys(("output", "targets_dir"), _TEXT),
+    **dict.fromkeys(("cut", "costs"), _TEXTS),
+    "nodes": (int, *_TEXTS),
+    "shape": (dict, *_TEXTS),
+    "new_keys": (bool,),
+}
+_SHOWN = {str: "text in quotes", list: "a list of them", int: "a whole number", dict: "a table", bool: "true or false"}
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     raw = {key.replace("-", "_"): value for key, value in read_configuration(path, "configuration").items()}
-    raise_all(unknown_keys(raw, NAMES, str(path)))
+    raise_all([*unknown_keys(raw, NAMES, str(path)), *_wrong_kinds(raw, path)])
     if isinstance(raw.get("nodes"), list):
         raw["nodes"] = ",".join(map(str, raw["nodes"]))
     for key in ("model", "fleet", "inputs", "output", "targets_dir"):
@@ -174,6 +183,19 @@ def _read_file(path: Path) -> dict[str, Any]:
     if "costs" in raw:
         raw["costs"] = [str(path.parent / entry) for entry in _list(raw["costs"])]
     return raw
+
+
+def _wrong_kinds(raw: Mapping[str, Any], path: Path) -> list[RuvError]:
+    problems: list[RuvError] = []
+    for key, kinds in _KINDS.items():
+        value = raw.get(key, "")
+        right = type(value) in kinds or key not in raw
+        if not right or (isinstance(value, list) and not all(isinstance(entry, str) for entry in value)):
+            hint = f"it is {' or '.join(_SHOWN[kind] for kind in kinds)}"
+            problems.append(
+                InputError("configuration-wrong", f"{path}: {_dashed(key)} = {value!r} is not right", hint=hint)
+            )
+    return problems
 
 
 def _fleet(asked: Mapping[str, Any], problems: list[RuvError]) -> tuple[Fleet | None, list[tuple[str, str]]]:
@@ -229,7 +251,11 @@ def _list(value: Any) -> list[str]:
 
 
 def _flag(key: str) -> str:
-    return "--" + key.replace("_", "-")
+    return "--" + _dashed(key)
+
+
+def _dashed(key: str) -> str:
+    return key.replace("_", "-")
 
 
 __all__ = ["KEYS_DIR", "NAMES", "Fleet", "FleetNode", "Link", "Options", "resolve"]

@@ -88,5 +88,9 @@ def _json(path: Path, kind: type[_T], what: str, hint: str) -> _T:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise InputError("file-missing", f"no {what} at {path}", hint="check the path") from None
+    except OSError as error:
+        raise InputError(
+            "file-unreadable", f"cannot read {path}: {error.strerror}", hint="check the path and its permissions"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError("json-wrong", f"{path} is not a {what}", context=[str(error)], hint=hint) from None

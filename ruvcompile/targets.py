@@ -162,10 +162,12 @@ def _read(name: str, folder: Path) -> Target:
     path = folder / FILE
     raw = read_configuration(path, "target")
     problems: list[RuvError] = []
+    entries = raw.pop("figure", [])
+    if not isinstance(entries, list):
+        problems.append(InputError("target-wrong", f"{path}: figure is not a list of tables", hint="write [[figure]]"))
+        entries = []
     figures = tuple(
-        figure
-        for index, entry in enumerate(raw.pop("figure", []))
-        if (figure := _figure(entry, f"{path}: figure {index}", problems))
+        figure for index, entry in enumerate(entries) if (figure := _figure(entry, f"{path}: figure {index}", problems))
     )
     schema = {field.name: field for field in fields(Target) if field.name not in ("name", "folder", "figures")}
     problems += unknown_keys(raw, schema, str(path))
@@ -213,4 +215,6 @@ def _figure(entry: Any, where: str, problems: list[RuvError]) -> Figure | None:
     if entry["kind"] not in FIGURE_KINDS:
         hint = did_you_mean(entry["kind"], FIGURE_KINDS)
         problems.append(InputError("target-wrong", f"{where}: kind {entry['kind']!r}", hint=hint))
+    if not 0 < entry["value"] < float("inf"):
+        problems.append(InputError("target-wrong", f"{where}: value {entry['value']}", hint="it is more than zero"))
     return Figure(**{**entry, "value": float(entry["value"])})

@@ -45,6 +45,8 @@ def _quantity(text: str | int, units: Mapping[str, float]) -> float:
     value = float(match.group(1)) * units[match.group(2).lower()]
     if value <= 0 and units is not _TIME:
         raise ValueError(f"{text!r} is not more than zero")
+    if value == float("inf"):
+        raise ValueError(f"{text!r} is not finite")
     return value
 
 

@@ -120,7 +120,10 @@ def _check_external(tensor: ir.ExternalTensor, named_as: str) -> None:
             hint="copy the data file along with the model",
         )
     status = path.stat()
-    if status.st_size < (tensor.offset or 0) + (tensor.length or tensor.nbytes):
+    offset, needed = tensor.offset or 0, max(tensor.length or 0, tensor.nbytes)
+    if offset < 0:
+        raise _not_sound(named_as, f"the data of {tensor.name} begins at {offset}")
+    if status.st_size < offset + needed:
         raise InputError(
             "external-data-short",
             f"{tensor.location} ends before the data of {tensor.name}",

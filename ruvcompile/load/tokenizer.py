@@ -113,14 +113,14 @@ def _tokenizer(file: GgufFile, tokens: list[str]) -> Tokenizer:
 
 def _rule(file: GgufFile) -> str:
     rule = file.metadata.get("tokenizer.ggml.pre", "default")
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise InputError(
             "tokenizer-unsupported",
             f"{file.named_as} splits text by the rule {rule!r}, which is not known",
             context=[f"known: {', '.join(sorted(RULES))}"],
             hint=did_you_mean(str(rule), RULES),
         )
-    return str(rule)
+    return rule
 
 
 def _chat(file: GgufFile, tokens: list[str]) -> bytes:
@@ -138,7 +138,7 @@ def _chat(file: GgufFile, tokens: list[str]) -> bytes:
 
 def _ends(file: GgufFile, tokens: list[str]) -> tuple[int, ...]:
     types = file.metadata.get("tokenizer.ggml.token_type", [])
-    found = {file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")}
+    found = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     ends = {number for number in found if isinstance(number, int) and 0 <= number < len(tokens)}
     ends |= {number for number, token in enumerate(tokens) if token in _ENDS and types and types[number] == CONTROL}
     return tuple(sorted(ends))

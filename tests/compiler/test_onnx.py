@@ -159,6 +159,19 @@ def test_external_data_that_is_missing_short_outside_or_linked(tmp_path) -> None
     assert refused(save(model, tmp_path / "net.onnx")).ref == "external-data-outside"
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "ref"), [("offset", "-4", "model-invalid"), ("length", "1", "external-data-short")]
+)
+def test_external_data_whose_place_cannot_be(tmp_path, key, value, ref) -> None:
+    model = onnx.load_model(with_external(tmp_path / "net.onnx"), load_external_data=False)
+    (stored,) = [entry for entry in model.graph.initializer if entry.data_location == TensorProto.EXTERNAL][:1]
+    del stored.external_data[:]
+    for name, text in {"location": "w.bin", key: value}.items():
+        stored.external_data.add(key=name, value=text)
+    (tmp_path / "w.bin").write_bytes(b"\0" * 4)
+    assert refused(save(model, tmp_path / "net.onnx")).ref == ref
+
+
 def test_two_gigabytes_of_weights_are_not_read_to_cut(tmp_path) -> None:
     rows = 2_100_000_000 // (4 * 1024)
     big = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[rows, 1024], data_location=TensorProto.EXTERNAL)

@@ -100,6 +100,8 @@ def test_shapes(tmp_path: Path, model: str) -> None:
         ({"target": "host", "nodes": "-2"}, "nodes-invalid", 2, "at least 1"),
         ({"target": "host", "nodes": "a,a"}, "nodes-invalid", 2, "twice"),
         ({"target": "host", "nodes": "a,,b"}, "nodes-invalid", 2, "host name"),
+        ({"target": "host", "nodes": "--2"}, "nodes-invalid", 2, "host name"),
+        ({"target": "host", "nodes": "\u00b2"}, "nodes-invalid", 2, "host name"),
         ({"target": "host", "stages": 0}, "stages-invalid", 2, "1 or more"),
         ({"target": "host", "context": -1}, "context-invalid", 2, "--context -1"),
         ({"target": "host", "costs": ("none.toml",)}, "file-missing", 3, "none.toml"),
@@ -131,6 +133,27 @@ def test_an_unknown_key_of_the_file_is_not_ignored(tmp_path: Path, model: str) -
     with pytest.raises(InputError, match="qant") as caught:
         _resolve(tmp_path, model=model, target="host")
     assert caught.value.hint == "did you mean 'quant'?"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cut = 5",
+        "costs = [1]",
+        "inputs = 5",
+        "name = 7",
+        "new-keys = 'no'",
+        "shape = 5",
+        "nodes = 2.0",
+        "target = ['a']",
+    ],
+)
+def test_a_value_of_the_wrong_kind_in_the_file_is_told(tmp_path: Path, model: str, line: str) -> None:
+    (tmp_path / "ruvcompile.toml").write_text(line + "\n")
+    with pytest.raises(InputError) as caught:
+        _resolve(tmp_path, model=model, target="host")
+    assert caught.value.ref == "configuration-wrong"
+    assert line.split(" =")[0] in caught.value.message
 
 
 # Fleets
@@ -253,7 +276,7 @@ def test_units() -> None:
     assert show_bytes(3.6 * GIB) == "3.6 GiB"
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1e3GiB", "8GiBs", "1Gbit", "1 2GiB", "0"])
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1e3GiB", "8GiBs", "1Gbit", "1 2GiB", "0", "9" * 400])
 def test_what_is_not_a_size(text: str) -> None:
     with pytest.raises(ValueError, match=r"not"):
         parse_size(text)

@@ -111,6 +111,8 @@ def test_a_missing_folder(tmp_path: Path) -> None:
         ("features = [", "features = [1, ", "features"),
         ('kind = "theoretical"', 'kind = "guessed"', "guessed"),
         ("source = ", "sauce = ", "say where a number is from"),
+        ("value = 17.07e9", "value = 0", "value 0"),
+        ("value = 17.07e9", "value = nan", "value nan"),
         ("format = 1", "format = 9", "format"),
         ("format = 1", "format = ", "not valid TOML"),
     ],
@@ -121,6 +123,13 @@ def test_unsound_data_is_refused(own: Path, before: str, after: str, says: str) 
         load_target("mine", own)
     assert says in str(caught.value)
     assert [problem.ref for problem in check_targets(own)] == [caught.value.ref]
+
+
+def test_figures_that_are_no_list_of_tables(own: Path) -> None:
+    path = own / "mine" / "target.toml"
+    path.write_text("figure = 5\n" + path.read_text().split("[[figure]]")[0])
+    with pytest.raises(InputError, match="figure is not a list of tables"):
+        load_target("mine", own)
 
 
 def test_all_that_is_wrong_is_told_at_once(own: Path) -> None:

@@ -200,6 +200,7 @@ def test_the_same_file_gives_the_same_bytes(tiny: GgufFile) -> None:
         ({"ggml__model": "llama"}, "tokenizer-unsupported", "'llama'"),
         ({"ggml__pre": "smolm"}, "tokenizer-unsupported", "'smolm'"),
         ({"ggml__pre": 7}, "tokenizer-unsupported", "7"),
+        ({"ggml__pre": ["smollm"]}, "tokenizer-unsupported", "['smollm']"),
         ({"ggml__tokens": ["a", "b"]}, "tokenizer-wrong", "2 tokens"),
         ({"ggml__tokens": [1] * 300}, "gguf-key-missing", "tokenizer.ggml.tokens"),
         ({"ggml__tokens": ["a"] * 300}, "tokenizer-wrong", "twice"),
@@ -207,6 +208,7 @@ def test_the_same_file_gives_the_same_bytes(tiny: GgufFile) -> None:
         ({"ggml__merges": ["x y"]}, "tokenizer-wrong", "'x y'"),
         ({"ggml__merges": ["xyz"]}, "tokenizer-wrong", "'xyz'"),
         ({"ggml__bos_token_id": 300}, "tokenizer-wrong", "bos"),
+        ({"ggml__eos_token_id": [2]}, "tokenizer-wrong", "eos"),
     ],
 )
 def test_a_tokenizer_that_is_not_understood_is_refused(
