@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ruvrun import frames
-from ruvrun.frames import Counters, Failed, Message, Run, Sampled, State
+from ruvrun.frames import Ask, Counters, Failed, Message, Run, Sampled, State
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.links import RETRY, RETRY_REFUSED, RETRY_UNANSWERED, Links, Opened, Received
 from ruvrun.pipeline.ring import Ring
@@ -299,17 +299,26 @@ def test_only_the_last_stage_may_report(world: World) -> None:
     assert world.turn() == []
 
 
-def test_a_peer_that_talks_nonsense_is_forgotten_until_it_says_hello_again(world: World) -> None:
+NONSENSE = [
+    [b"\xff nonsense"],
+    frames.encode(Ask(False)),
+]
+
+
+@pytest.mark.parametrize("said", NONSENSE)
+def test_a_peer_that_talks_nonsense_is_not_listened_to_until_it_says_hello_again(
+    world: World, said: list[bytes]
+) -> None:
     world.all_ready()
-    transport = world.stages["n2"].transport
-    transport.send(Peer("n0"), [b"\xff nonsense"])
-    transport.send(Peer("n0"), [frames.encode(Sampled(1, 0, ()))[0]])
+    last = world.stages["n2"]
+    last.transport.send(Peer("n0"), said)
+    last.transport.send(Peer("n0"), frames.encode(Sampled(1, 0, ())))
     assert world.turn() == []
-    world.end("n2")
-    world.start("n2")
-    world.clock.now += RETRY
+    assert not last.links.is_open("n0"), "it was told"
+    world.clock.now += RETRY_REFUSED
     world.turn()
-    world.stages["n2"].links.send("n0", Sampled(1, 0, ()))
+    assert last.links.is_open("n0")
+    last.links.send("n0", Sampled(1, 0, ()))
     assert (Sampled(1, 0, ()), {}) in world.turn()
 
 

@@ -9,6 +9,7 @@ An outgoing link, from its first day::
     connect -> Up: Hello -> Welcome: Opened -> ... messages ... -> Down: Lost -> wait a little -> connect
                          -> Refused: Lost(refused) -> wait longer -> connect (its bundle may have been updated)
                          -> no answer: it waits, since a peer that loads may be busy
+    ... messages ... -> Refused (we said what may not come): Lost(refused) -> wait longer -> connect
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 
 from ruvrun import frames
 from ruvrun.executors import Array
-from ruvrun.frames import Message
+from ruvrun.frames import Message, Refused
 from ruvrun.session import Caller, Listener, Phase, RemoteLinkError, Self
 from ruvrun.transport import Came, Down, Peer, Transport, Up
 
@@ -180,6 +181,8 @@ class Links:
             answer = session.receive(message)
         except (frames.FrameError, RemoteLinkError) as error:
             if session.phase is Phase.OPEN:
+                # From now on what it says on this link is ignored, so it is told to begin a new one.
+                self._transport.send(peer, frames.encode(Refused(self._me.node, error.message)))
                 self._forget(peer, session, error.message, happened)
             return
         if answer is not None:
