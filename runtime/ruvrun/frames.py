@@ -2,17 +2,19 @@
 
 A frame is a list of parts, because that is what a ZeroMQ socket sends without gluing anything together::
 
-    part 0    msgpack of [message, [[name, dtype, shape], ...]]
-    part 1..  the raw bytes of each tensor, in that order, little-endian, without padding
+    part 0    msgpack of [message, [[name, dtype, shape, bytes or nil], ...]]
+    part 1..  the raw bytes of each tensor that has nil there, in that order, little-endian, without padding
 
 **Messages** are arrays whose first item is the kind (``step``, ``sampled``, ...), so a step of one sequence is some
 twenty bytes. The decoder is generated from the types below: what it returns has the right kinds of values in the
 right places, and anything else is a ``FrameError``. A struct may grow by fields with defaults at its end: an older
 reader skips them, an older writer leaves them out. Anything more than that is a new ``PROTOCOL``.
 
-**Tensors** are never serialised. ``encode`` hands out views of the arrays, ``decode`` makes arrays that are views of
-the parts; both cost a few microseconds whatever the size. Element types are those of a short list, spelt with their
-byte order (``<f4``); a name outside the list is refused, so nothing a peer writes ever becomes an object.
+**Tensors** are never serialised. Those of a decoding step are a few kilobytes and ride in the header: every part is
+encrypted and handed over by itself, which costs more than copying them. Of larger ones ``encode`` hands out views of
+the arrays, ``decode`` makes arrays that are views of the parts; both cost a few microseconds whatever the size. Element
+types are those of a short list, spelt with their byte order (``<f4``); a name outside the list is refused, so nothing a
+peer writes ever becomes an object.
 
 **Trust.** Whoever sends has shown a key of the fleet, but a wrong build, a bug or a flipped bit must end in an error.
 A header's claim is held against the part that is there and never against hope: an array is a view or it is refused,
@@ -36,6 +38,7 @@ Array = npt.NDArray[Any]
 Buffer = bytes | bytearray | memoryview
 
 LARGEST_HEADER = 1 << 20
+LARGEST_INSIDE = 1 << 15
 _MOST_AXES = 16
 
 
@@ -185,7 +188,7 @@ _Axis = Annotated[int, msgspec.Meta(ge=0)]
 
 class _Header(msgspec.Struct, frozen=True, array_like=True):
     message: Message
-    tensors: tuple[tuple[str, str, tuple[_Axis, ...]], ...] = ()
+    tensors: tuple[tuple[str, str, tuple[_Axis, ...], bytes | None], ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -194,7 +197,7 @@ NO_TENSORS: Mapping[str, Array] = {}
 
 
 def encode(message: Message, tensors: Mapping[str, Array] = NO_TENSORS) -> list[Buffer]:
-    """The parts of a frame: a header, and the bytes of each tensor as a view of the array.
+    """The parts of a frame: a header with the small tensors, and the bytes of each large one as a view of the array.
 
     The arrays must not change until the parts are sent. Only an array that is not contiguous, or not
     little-endian, is copied.
@@ -211,8 +214,10 @@ def encode(message: Message, tensors: Mapping[str, Array] = NO_TENSORS) -> list[
         if dtype not in _DTYPES or not array.flags.c_contiguous:
             array = _plain(name, array)
             dtype = array.dtype.str
-        described.append((name, dtype, array.shape))
-        parts.append(array.data)
+        inside = array.nbytes <= LARGEST_INSIDE
+        described.append((name, dtype, array.shape, array.tobytes() if inside else None))
+        if not inside:
+            parts.append(array.data)
     parts[0] = _encoder.encode((message, described))
     return parts
 
@@ -231,11 +236,17 @@ def decode(parts: Sequence[Buffer]) -> tuple[Message, dict[str, Array]]:
         header = _decoder.decode(parts[0])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"a header that cannot be read: {error}") from None
-    if len(parts) - 1 != len(header.tensors):
-        raise FrameError(f"{len(parts) - 1} tensors came where the header tells of {len(header.tensors)}")
     tensors: dict[str, Array] = {}
-    for (name, code, shape), part in zip(header.tensors, parts[1:], strict=True):
-        tensors[name] = _view(name, code, shape, part)
+    told = 0
+    for name, code, shape, inside in header.tensors:
+        if inside is not None:
+            tensors[name] = _view(name, code, shape, inside)
+            continue
+        told += 1
+        if told < len(parts):
+            tensors[name] = _view(name, code, shape, parts[told])
+    if told != len(parts) - 1:
+        raise FrameError(f"{len(parts) - 1} tensors came where the header tells of {told}")
     if len(tensors) != len(header.tensors):
         raise FrameError("two tensors of one name")
     return header.message, tensors
@@ -243,7 +254,10 @@ def decode(parts: Sequence[Buffer]) -> tuple[Message, dict[str, Array]]:
 
 def size(parts: Sequence[Buffer]) -> int:
     """Bytes of all parts."""
-    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
+    total = 0
+    for part in parts:
+        total += part.nbytes if isinstance(part, memoryview) else len(part)
+    return total
 
 
 def _view(name: str, code: str, shape: tuple[int, ...], part: Buffer) -> Array:

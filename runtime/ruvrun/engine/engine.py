@@ -124,7 +124,7 @@ class Engine:
 
     def step(self) -> Outgoing | None:
         """The next ring message to send, with its tensors; None when there is none until something returns."""
-        if not self._outbox and len(self._flights) < self.window:
+        if not self._outbox and len(self._flights) < self.window and not self._all_due():
             decode_steps = sum(flight.decode for flight in self._flights)
             if parts := self._scheduler.next(self._running.values(), decode_steps):
                 self._send(parts)
@@ -189,6 +189,13 @@ class Engine:
                 assert sequence.sent == len(sequence.tokens) - 1 + sequence.due
             else:
                 assert sequence.due == (sequence.prompt_left == 0), "a prompt that was sent awaits its token"
+
+    def _all_due(self) -> bool:
+        """Whether every sequence awaits a token, so that there is nothing to schedule: the usual case between steps."""
+        for sequence in self._running.values():  # noqa: SIM110 - a loop, because this runs twice in every step
+            if not sequence.due:
+                return False
+        return True
 
     def _send(self, parts: list[Part]) -> None:
         """Put a Step into the outbox, after the Open of a sequence that is new; mark its tokens as sent."""

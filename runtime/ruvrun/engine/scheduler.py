@@ -34,6 +34,7 @@ neither chunk size nor company does.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -57,6 +58,9 @@ class Part:
     def tokens(self) -> list[int]:
         """The token ids of this part."""
         return self.sequence.tokens[self.sequence.sent : self.sequence.sent + self.count]
+
+
+_SLOT = operator.attrgetter("slot")
 
 
 class Scheduler:
@@ -99,14 +103,24 @@ class Scheduler:
         if not decoding:
             return []
         size = -(-len(decoding) // self._stages)
-        by_slot = sorted(decoding, key=lambda sequence: sequence.slot)
-        groups = [by_slot[start : start + size] for start in range(0, len(by_slot), size)]
-        if decode_steps >= len(groups):
+        if decode_steps >= -(-len(decoding) // size):
             return []
-        ready = [[sequence for sequence in group if sequence.ready] for group in groups]
-        whole = [group for group, members in zip(ready, groups, strict=True) if len(group) == len(members)]
-        choice = whole or [group for group in ready if group]
-        return min(choice, key=lambda group: min(sequence.since for sequence in group), default=[])
+        by_slot = sorted(decoding, key=_SLOT)
+        chosen: list[Sequence] = []
+        best: tuple[bool, int] | None = None
+        # Whole groups before parts, then the one that has waited longest: plain loops, since every step comes here.
+        for start in range(0, len(by_slot), size):
+            members = by_slot[start : start + size]
+            ready: list[Sequence] = []
+            since = members[0].since
+            for sequence in members:
+                if sequence.ready:
+                    since = min(since, sequence.since) if ready else sequence.since
+                    ready.append(sequence)
+            rank = (len(ready) < len(members), since)
+            if ready and (best is None or rank < best):
+                chosen, best = ready, rank
+        return chosen
 
 
 def chunk_of(left: int, chunk: int) -> int:

@@ -75,6 +75,8 @@ class OnnxDecoder:
 
     def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
         """Run one step; see ``DecoderExecutor.step``."""
+        if len(spans) == 1 and spans[0].count == 1:
+            return self._window(spans, tensors)
         results: list[dict[str, Array]] = []
         start = 0
         for group in _calls(spans):
@@ -93,11 +95,14 @@ class OnnxDecoder:
             if len(self._windows) >= _WINDOWS_KEPT:
                 self._windows.pop(next(iter(self._windows)))
             call = self._windows[key] = self._make_call(group[0].slot, len(group), 1, len(group))
+        furthest, wanted = 0, []
         for row, span in enumerate(group):
             call.seqlens[row] = span.position
-        call.total[0] = max(span.position for span in group) + 1
+            furthest = max(furthest, span.position)
+            if span.rows:
+                wanted.append(row)
+        call.total[0] = furthest + 1
         self._run(call, tensors)
-        wanted = [row for row, span in enumerate(group) if span.rows]
         return self._results(call, wanted if len(wanted) < len(group) else None)
 
     def _chunk(self, span: Span, tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -114,10 +119,12 @@ class OnnxDecoder:
         self._session.run_with_iobinding(call.binding)
 
     def _results(self, call: _Call, wanted: list[int] | None) -> dict[str, Array]:
-        packed = {name: array.reshape(-1, *array.shape[2:]) for name, array in call.outputs.items() if name != LOGITS}
-        if LOGITS in call.outputs:
-            logits = call.outputs[LOGITS]
-            packed[LOGITS] = logits if wanted is None else logits[wanted]
+        packed = {}
+        for name, array in call.outputs.items():
+            if name != LOGITS:
+                packed[name] = array.reshape(-1, *array.shape[2:])
+            else:
+                packed[name] = array if wanted is None else array[wanted]
         return packed
 
     def _make_call(self, slot: int, batch: int, count: int, rows: int) -> _Call:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 KEPT = 4096
 
@@ -34,11 +33,12 @@ class Meter:
         """Median milliseconds of a step, of the last 4,096; 0 before the first."""
         return statistics.median(self._times) * 1e3 if self._times else 0.0
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Time one step."""
-        start = self._clock()
-        yield
+    def start(self) -> float:
+        """A step begins; what is returned goes into ``done``."""
+        return self._clock()
+
+    def done(self, start: float) -> None:
+        """The step that began at ``start`` has ended well."""
         end = self._clock()
         if self._ended is not None:
             self.wait += start - self._ended

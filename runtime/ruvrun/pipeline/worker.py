@@ -16,6 +16,10 @@ from nothing: all sequences are forgotten (the executor needs no telling, as a s
 overwrites). A lower one is left over from before a loss, and dropped. Once a step has failed, for whatever
 reason, the rest of its epoch is dropped too: the key/value space is not what the head thinks it is.
 
+A step passes here with its caches cold: the weights that were just read have driven everything else out, and then it is
+not the instructions that cost but every function and object that is touched. So the way of a step is a few functions
+with plain loops.
+
 The peers are ours and hold keys, but a wrong build, a bug or a flipped bit must end in an error and never in
 a wrong token, so what a step says is checked against what is known of its sequences.
 """
@@ -87,35 +91,34 @@ class Worker:
         """
         if not isinstance(message, frames.Ring):
             raise _fault(f"a {type(message).__name__} is no ring message")
-        if not self._in_epoch(message.epoch):
+        if message.epoch != self._epoch:
+            if message.epoch < self._epoch:
+                return None
+            self._begin(message.epoch)
+        if self._failed:
             return None
         try:
-            self._in_order(message)
-            return self._act(message, tensors)
+            if message.step != self._next:
+                raise _fault(f"step {message.step} of epoch {message.epoch} came where {self._next} was due")
+            self._next += 1
+            if isinstance(message, frames.Step | frames.Run):
+                start = self.meter.start()
+                act = self._step if isinstance(message, frames.Step) else self._run
+                result = act(message, tensors)  # type: ignore[arg-type]  # each takes its own kind
+                self.meter.done(start)
+                return result
+            return self._note(message)
         except Exception:
             self._failed = True
             raise
 
-    def _in_epoch(self, epoch: int) -> bool:
-        """Whether a message of ``epoch`` counts; a higher one than before starts from nothing."""
-        if epoch > self._epoch:
-            self._epoch, self._next, self._failed = epoch, 0, False
-            self._open.clear()
-        return epoch == self._epoch and not self._failed
+    def _begin(self, epoch: int) -> None:
+        """A higher epoch than before starts from nothing."""
+        self._epoch, self._next, self._failed = epoch, 0, False
+        self._open.clear()
 
-    def _in_order(self, message: frames.Ring) -> None:
-        if message.step != self._next:
-            raise _fault(f"step {message.step} of epoch {message.epoch} came where {self._next} was due")
-        self._next += 1
-
-    def _act(self, message: frames.Ring, tensors: Tensors) -> Result | None:
+    def _note(self, message: frames.Open | frames.Close) -> Result | None:
         match message:
-            case frames.Step() if self.spec.kind == "decoder":
-                with self.meter.step():
-                    return self._step(message, tensors)
-            case frames.Run() if self.spec.kind == "graph":
-                with self.meter.step():
-                    return self._run(message, tensors)
             case frames.Open() if self.spec.kind == "decoder":
                 if message.id in self._open:
                     raise _fault(f"sequence {message.id} is opened twice")
@@ -124,33 +127,47 @@ class Worker:
                 if self._open.pop(message.id, None) is None:
                     raise _fault(f"sequence {message.id} is closed but was not open")
             case _:
-                raise _fault(f"a {type(message).__name__} came to a stage of a {self.spec.kind}")
+                raise self._misplaced(message)
         return None if self.spec.last else (message, {})
 
     def _step(self, message: frames.Step, tensors: Tensors) -> Result:
-        executor = cast(DecoderExecutor, self._executor)
+        spec = self.spec
+        if spec.kind != "decoder":
+            raise self._misplaced(message)
+        executor: DecoderExecutor = self._executor  # type: ignore[assignment]  # of the kind the spec says
         opened = self._check_spans(message, executor)
-        _check_packed(self.spec.inputs, tensors, sum(seq.count for seq in message.seqs))
-        spans = [Span(seq.slot, seq.position, seq.count, seq.rows) for seq in message.seqs]
+        spans, tokens = [], 0
+        for seq in message.seqs:
+            spans.append(Span(seq.slot, seq.position, seq.count, seq.rows))
+            tokens += seq.count
+        _check_packed(spec.inputs, tensors, tokens)
         outputs = executor.step(spans, tensors)
+        ids, samplings, positions = [], [], []
         for seq, state in zip(message.seqs, opened, strict=True):
             state.slot, state.reached = seq.slot, seq.position + seq.count
-        if not self.spec.last:
+            if seq.rows:
+                ids.append(seq.id)
+                samplings.append(state.sampling)
+                positions.append(state.reached)
+        if not spec.last:
             return message, self._forward(outputs, tensors)
-        asked = [(seq, state.sampling) for seq, state in zip(message.seqs, opened, strict=True) if seq.rows]
-        tokens: list[int] = []
-        if asked:
-            positions = [seq.position + seq.count for seq, _ in asked]
-            tokens = pick(outputs[LOGITS], [sampling for _, sampling in asked], positions)
-        picked = tuple((seq.id, (token,)) for (seq, _), token in zip(asked, tokens, strict=True))
-        return frames.Sampled(message.epoch, message.step, picked), {}
+        picked = []
+        if ids:
+            for name, token in zip(ids, pick(outputs[LOGITS], samplings, positions), strict=True):
+                picked.append((name, (token,)))
+        return frames.Sampled(message.epoch, message.step, tuple(picked)), {}
 
     def _run(self, message: frames.Run, tensors: Tensors) -> Result:
+        if self.spec.kind != "graph":
+            raise self._misplaced(message)
         executor = cast(GraphExecutor, self._executor)
         if missing := [tensor.name for tensor in self.spec.inputs if tensor.name not in tensors]:
             raise _fault(f"run {message.id} came without {', '.join(missing)}")
         outputs = executor.run({tensor.name: tensors[tensor.name] for tensor in self.spec.inputs})
         return message, self._forward(outputs, tensors)
+
+    def _misplaced(self, message: frames.Ring) -> IntegrityError:
+        return _fault(f"a {type(message).__name__} came to a stage of a {self.spec.kind}")
 
     def _forward(self, outputs: Tensors, received: Tensors) -> dict[str, Array]:
         """What leaves this stage: its own outputs, and what it received for a later one."""
