@@ -57,15 +57,6 @@ class UnitCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     node: list[NodeCost] = []
 
 
-class StepCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a step costs beside its units, on the node that does it, in ms: the head process with its two links."""
-
-    target: str
-    head_ms: float
-    hop_ms: float
-    source: int
-
-
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who measured: machine, CPU, software, day."""
 
@@ -80,7 +71,6 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     provenance: list[Provenance] = []
     unit: list[UnitCost] = []
-    step: list[StepCost] = []
     format: int = FORMAT
 
     def rows(self, keys: Iterable[str], target: str, backend: str, threads: int) -> list[UnitCost | None]:
@@ -94,20 +84,14 @@ def load_costs(path: Path) -> CostTable:
     """Read a cost table; costs that are no times and sources that are not there are refused."""
     table = read_toml(path, CostTable, "cost table")
     for row in table.unit:
-        _check(path, f"unit {row.label}", row.source, table, (row.ms, row.ms_per_token, *(n.ms for n in row.node)))
-    for step in table.step:
-        _check(path, f"step of {step.target}", step.source, table, (step.head_ms, step.hop_ms))
+        what = f"{path}: unit {row.label}"
+        for ms in (row.ms, row.ms_per_token, *(node.ms for node in row.node)):
+            if not 0 <= ms < float("inf"):  # NaN is no time either
+                raise InputError("cost-wrong", f"{what} has a cost of {ms} ms", hint="measure it again")
+        if not 0 <= row.source < len(table.provenance):
+            told = f"{what} names provenance {row.source}, which is not there"
+            raise InputError("cost-source", told, hint="measure it again")
     return table
-
-
-def _check(path: Path, what: str, source: int, table: CostTable, times: Iterable[float]) -> None:
-    for ms in times:
-        if not 0 <= ms < float("inf"):  # NaN is no time either
-            raise InputError("cost-wrong", f"{path}: {what} has a cost of {ms} ms", hint="measure it again")
-    if not 0 <= source < len(table.provenance):
-        raise InputError(
-            "cost-source", f"{path}: {what} names provenance {source}, which is not there", hint="measure it again"
-        )
 
 
 def dump_costs(table: CostTable) -> bytes:
@@ -119,7 +103,6 @@ def merge(tables: Iterable[CostTable]) -> CostTable:
     """All rows of several tables; of equal rows the last one counts."""
     provenance: list[Provenance] = []
     units: dict[tuple[str, str, str, int], UnitCost] = {}
-    steps: dict[str, StepCost] = {}
     for table in tables:
         place = {}
         for index, entry in enumerate(table.provenance):
@@ -129,12 +112,9 @@ def merge(tables: Iterable[CostTable]) -> CostTable:
         for row in table.unit:
             key = (row.key, row.target, row.backend, row.threads)
             units[key] = msgspec.structs.replace(row, source=place[row.source])
-        for step in table.step:
-            steps[step.target] = msgspec.structs.replace(step, source=place[step.source])
-    used = sorted({row.source for row in units.values()} | {step.source for step in steps.values()})
+    used = sorted({row.source for row in units.values()})
     renumbered = {old: new for new, old in enumerate(used)}
     return CostTable(
         provenance=[provenance[index] for index in used],
         unit=[msgspec.structs.replace(row, source=renumbered[row.source]) for row in units.values()],
-        step=[msgspec.structs.replace(row, source=renumbered[row.source]) for row in steps.values()],
     )

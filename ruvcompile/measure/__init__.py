@@ -52,7 +52,6 @@ def measure(
     kept = CostTable(
         provenance=known.provenance,
         unit=[row for row in found if row is not None],
-        step=[step for step in known.step if step.target == target],
     )
     if len(kept.unit) == len(distinct):
         return merge([kept])

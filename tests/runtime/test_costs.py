@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ruvrun.costs import CostTable, NodeCost, Provenance, StepCost, UnitCost, dump_costs, load_costs, merge
+from ruvrun.costs import CostTable, NodeCost, Provenance, UnitCost, dump_costs, load_costs, merge
 from ruvrun.errors import InputError
 
 HERE = Provenance(machine="x86_64, 2 cores", cpu="this", software="ruvrun 1", date="2026-01-01")
@@ -41,12 +41,6 @@ TABLES = st.builds(
     CostTable,
     provenance=st.just([HERE, THERE]),
     unit=st.lists(ROWS, max_size=5),
-    step=st.lists(
-        st.builds(
-            StepCost, target=st.sampled_from(["host", "pi5"]), head_ms=TIMES, hop_ms=TIMES, source=st.integers(0, 1)
-        ),
-        max_size=2,
-    ),
 )
 
 
@@ -69,9 +63,8 @@ def test_merging_keeps_every_row_and_where_it_is_from(tables: list[CostTable]) -
         (row.key, row.target, row.backend, row.threads): (row.ms, merged.provenance[row.source]) for row in merged.unit
     }
     assert found == wanted
-    assert {step.target for step in merged.step} == {step.target for table in tables for step in table.step}
     assert len(merged.provenance) == len(set(merged.provenance))
-    used = {row.source for row in (*merged.unit, *merged.step)}
+    used = {row.source for row in merged.unit}
     assert used == set(range(len(merged.provenance))), "no source that nobody names"
     assert merge([merged]) == merged
 
@@ -101,7 +94,6 @@ BAD = {
     "nan": ("ms = 1.0", "ms = nan", "cost-wrong"),
     "infinite": ("ms = 1.0", "ms = inf", "cost-wrong"),
     "negative node": ("ms = 0.5", "ms = -0.5", "cost-wrong"),
-    "negative step": ("head_ms = 0.25", "head_ms = -0.25", "cost-wrong"),
     "no such source": ("source = 0", "source = 1", "cost-source"),
     "negative source": ("source = 0", "source = -1", "cost-source"),
     "missing": ("ms = 1.0\n", "", "toml-wrong"),
@@ -119,8 +111,7 @@ def test_what_is_no_cost_table(tmp_path: Path, what: str) -> None:
         key="a", label="unit a", target="host", backend="b", threads=1, ms=1.0, source=0,
         node=[NodeCost(name="n", op="Relu", ms=0.5)],
     )  # fmt: skip
-    steps = [StepCost(target="host", head_ms=0.25, hop_ms=0.125, source=0)]
-    text = dump_costs(CostTable(provenance=[HERE], unit=[unit], step=steps)).decode()
+    text = dump_costs(CostTable(provenance=[HERE], unit=[unit])).decode()
     assert old in text
     path = tmp_path / "costs.toml"
     path.write_text(text.replace(old, new, 1))
@@ -128,11 +119,3 @@ def test_what_is_no_cost_table(tmp_path: Path, what: str) -> None:
         load_costs(path)
     assert error.value.ref == ref
     assert error.value.hint
-
-
-def test_a_steps_source_is_checked_too(tmp_path: Path) -> None:
-    table = CostTable(provenance=[HERE], step=[StepCost(target="host", head_ms=1.0, hop_ms=1.0, source=4)])
-    (tmp_path / "costs.toml").write_bytes(dump_costs(table))
-    with pytest.raises(InputError) as error:
-        load_costs(tmp_path / "costs.toml")
-    assert error.value.ref == "cost-source"
