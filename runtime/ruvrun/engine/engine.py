@@ -47,16 +47,11 @@ Outgoing = tuple[frames.Ring, dict[str, npt.NDArray[np.int64]]]
 
 @dataclass(frozen=True)
 class Flight:
-    """A Step in the ring: its number, and the sequences it will bring tokens for, in order."""
+    """A Step in the ring: its number, the sequences it will bring tokens for, in order, and whether it decodes."""
 
     step: int
-    parts: tuple[Part, ...]
+    due: tuple[Sequence, ...]
     decode: bool
-
-    @property
-    def due(self) -> tuple[Sequence, ...]:
-        """Whom the result must name."""
-        return tuple(part.sequence for part in self.parts if part.rows)
 
 
 class Engine:
@@ -142,8 +137,10 @@ class Engine:
         if flight is None or (message.epoch, message.step) != (self.epoch, flight.step):
             raise _not_expected(message, f"{self.epoch}/{flight.step}" if flight else "none")
         due = flight.due
-        named = [name for name, tokens in message.tokens if len(tokens) == 1 and tokens[0] >= 0]
-        if len(named) != len(message.tokens) or named != [sequence.request.id for sequence in due]:
+        fits = len(message.tokens) == len(due)
+        for sequence, (name, tokens) in zip(due, message.tokens, strict=False):
+            fits = fits and name == sequence.request.id and len(tokens) == 1 and tokens[0] >= 0
+        if not fits:
             raise _not_expected(message, f"one token for each of {[sequence.request.id for sequence in due]}")
         self._flights.popleft()
         self._results += 1
@@ -204,14 +201,21 @@ class Engine:
                 part.sequence.opened = True
                 request = part.sequence.request
                 self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling))
-        message = frames.Step(self.epoch, self._numbered, tuple(part.span() for part in parts))
-        ids = np.array([token for part in parts for token in part.tokens()], np.int64)
         decode = parts[0].sequence.decoding
-        self._flights.append(Flight(message.step, tuple(parts), decode))
+        spans: list[frames.SeqStep] = []
+        ids: list[int] = []
+        due: list[Sequence] = []
         for part in parts:
-            part.sequence.sent += part.count
-            part.sequence.due = bool(part.rows)
-        self._post(message, {"input_ids": ids})
+            sequence = part.sequence
+            spans.append(part.span())
+            ids += part.tokens()
+            if part.rows:
+                due.append(sequence)
+            sequence.sent += part.count
+            sequence.due = bool(part.rows)
+        message = frames.Step(self.epoch, self._numbered, tuple(spans))
+        self._flights.append(Flight(message.step, tuple(due), decode))
+        self._post(message, {"input_ids": np.array(ids, np.int64)})
 
     def _post(self, message: frames.Ring, tensors: dict[str, npt.NDArray[np.int64]] | None = None) -> None:
         self._numbered += 1
