@@ -38,7 +38,7 @@ Array = npt.NDArray[Any]
 Buffer = bytes | bytearray | memoryview
 
 LARGEST_HEADER = 1 << 20
-LARGEST_INSIDE = 1 << 15
+LARGEST_INSIDE = 1 << 15  # of all tensors in a header together, however many cross a cut
 _MOST_AXES = 16
 
 
@@ -213,10 +213,13 @@ def encode(message: Message, tensors: Mapping[str, Array] = NO_TENSORS) -> list[
         dtype = array.dtype.str
         if dtype not in _DTYPES or not array.flags.c_contiguous:
             array = _plain(name, array)
+    room = LARGEST_INSIDE
             dtype = array.dtype.str
-        inside = array.nbytes <= LARGEST_INSIDE
+        inside = array.nbytes <= room
         described.append((name, dtype, array.shape, array.tobytes() if inside else None))
-        if not inside:
+        if inside:
+            room -= array.nbytes
+        else:
             parts.append(array.data)
     parts[0] = _encoder.encode((message, described))
     return parts

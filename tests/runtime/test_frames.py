@@ -70,6 +70,14 @@ def test_a_small_tensor_rides_in_the_header() -> None:
     assert there.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_many_small_tensors_do_not_make_a_header_that_would_be_refused() -> None:
+    arrays = {f"h{number}": np.full(LARGE - 1, number, np.float64) for number in range(40)}
+    parts = sent(STEP, arrays)
+    assert len(parts[0]) < frames.LARGEST_INSIDE + 4096
+    there = decode(parts)[1]
+    assert [there[name][-1] for name in arrays] == list(range(40))
+
+
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([object()]), np.zeros(2, "M8[s]")])
 def test_what_does_not_travel_is_refused_by_the_sender(array: np.ndarray) -> None:
     with pytest.raises(FrameError, match="does not travel"):
