@@ -106,7 +106,10 @@ def messages() -> st.SearchStrategy[frames.Message]:
 
 
 def _values(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a field of a message: a number, a text, another struct, or tuples of these."""
+    """Values of a field of a message: a number, perhaps within bounds, a text, another struct, or tuples of these."""
+    if typing.get_origin(hint) is typing.Annotated:
+        _, bounds = typing.get_args(hint)
+        return st.integers(bounds.ge, bounds.lt - 1)
     if hint in (int, float, str, bool):
         plain = {int: SEEDS, float: st.floats(allow_nan=False), str: st.text(max_size=8), bool: st.booleans()}
         return plain[hint]
@@ -115,7 +118,9 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
         if rest == [...]:
             return st.lists(_values(first), max_size=3).map(tuple)
         return st.tuples(*map(_values, (first, *rest)))
-    return st.builds(hint, **{name: _values(part) for name, part in typing.get_type_hints(hint).items()})
+    return st.builds(
+        hint, **{name: _values(part) for name, part in typing.get_type_hints(hint, include_extras=True).items()}
+    )
 
 
 @st.composite

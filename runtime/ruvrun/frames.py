@@ -52,6 +52,9 @@ class FrameError(IntegrityError):
         return FrameError, (self.message,)
 
 
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
 class SeqStep(msgspec.Struct, frozen=True, array_like=True):
     """One sequence's part of a step: ``count`` tokens from ``position`` on, in key/value ``slot``.
 
@@ -103,7 +106,7 @@ class Sampled(msgspec.Struct, frozen=True, array_like=True, tag="sampled"):
 
     epoch: int
     step: int
-    tokens: tuple[tuple[int, tuple[int, ...]], ...]
+    tokens: tuple[tuple[int, tuple[_TokenId, ...]], ...]
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
@@ -134,7 +137,9 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The answer to ``Hello`` when they do not, or a node that cannot serve; ``why`` is one sentence."""
+    """The answer to ``Hello`` when they do not agree, and to whatever may not come on an open link, which ends it;
+    ``why`` is one sentence.
+    """
 
     node: str
     why: str
@@ -208,12 +213,12 @@ def encode(message: Message, tensors: Mapping[str, Array] = NO_TENSORS) -> list[
     if not tensors:
         return [_encoder.encode((message, ()))]
     described = []
+    room = LARGEST_INSIDE
     parts: list[Buffer] = [b""]
     for name, array in tensors.items():
         dtype = array.dtype.str
         if dtype not in _DTYPES or not array.flags.c_contiguous:
             array = _plain(name, array)
-    room = LARGEST_INSIDE
             dtype = array.dtype.str
         inside = array.nbytes <= room
         described.append((name, dtype, array.shape, array.tobytes() if inside else None))
@@ -266,16 +271,21 @@ def size(parts: Sequence[Buffer]) -> int:
 def _view(name: str, code: str, shape: tuple[int, ...], part: Buffer) -> Array:
     dtype = _DTYPES.get(code)
     if dtype is None or len(shape) > _MOST_AXES:
-        raise FrameError(f"tensor {name} of type {code!r} with {len(shape)} axes")
+        raise FrameError(f"tensor {_shown(name)} of type {_shown(code)} with {len(shape)} axes")
     try:
         array: Array = np.ndarray(shape, dtype, part)  # refuses a part that is too short, and allocates nothing
     except (ValueError, TypeError, OverflowError):
         array = _NOTHING
     there = part.nbytes if isinstance(part, memoryview) else len(part)
     if array.nbytes != there or array is _NOTHING:
-        raise FrameError(f"tensor {name} is said to be {code} {list(shape)}, but {there} bytes came")
+        raise FrameError(f"tensor {_shown(name)} is said to be {code} {list(shape)}, but {there} bytes came")
     # A part may begin anywhere in a receive buffer; kernels want an element on a multiple of its size.
     return array if array.flags.aligned else array.copy()
+
+
+def _shown(name: str) -> str:
+    """What a peer wrote, for a message that ends in a log."""
+    return repr(name if len(name) <= 80 else name[:77] + "...")
 
 
 def _plain(name: str, array: Array) -> Array:

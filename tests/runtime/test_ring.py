@@ -302,6 +302,7 @@ def test_only_the_last_stage_may_report(world: World) -> None:
 NONSENSE = [
     [b"\xff nonsense"],
     frames.encode(Ask(False)),
+    [frames.encode(Sampled(1, 0, ((7, (5,)),)))[0].replace(b"\x91\x05", b"\x91\xff")],  # a token id below zero
 ]
 
 

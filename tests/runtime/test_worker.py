@@ -90,6 +90,15 @@ FAULTS: dict[str, tuple[frames.Message, dict[str, Array]]] = {
 }
 
 
+def test_no_more_sequences_are_open_than_there_are_slots() -> None:
+    worker = whole(slots=2)
+    worker.handle(frames.Open(3, 1, 6, greedy()), {})
+    worker.handle(frames.Close(3, 2, 5), {})
+    worker.handle(frames.Open(3, 3, 7, greedy()), {})
+    with pytest.raises(IntegrityError, match="every slot"):
+        worker.handle(frames.Open(3, 4, 8, greedy()), {})
+
+
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_fault_computes_nothing_and_ends_the_epoch(what: str) -> None:
     worker = whole()

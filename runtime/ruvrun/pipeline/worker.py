@@ -122,6 +122,8 @@ class Worker:
             case frames.Open() if self.spec.kind == "decoder":
                 if message.id in self._open:
                     raise _fault(f"sequence {message.id} is opened twice")
+                if len(self._open) >= cast(DecoderExecutor, self._executor).slots:
+                    raise _fault(f"sequence {message.id} is opened, and every slot has one that is not closed")
                 self._open[message.id] = _Opened(message.sampling)
             case frames.Close() if self.spec.kind == "decoder":
                 if self._open.pop(message.id, None) is None:
