@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ruvrun.errors import FitError, MachineError
-from ruvrun.manifest import Manifest
-
-# Resident bytes of a process with its back end loaded, before any weight; and the peak of a session while it
-# packs its weights, as a multiple of their size (measured with ONNX Runtime).
-RUNTIME_BYTES = 120 << 20
-PACKING = 1.4
+from ruvrun.manifest import PACKED, RUNTIME_BYTES, Manifest
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -54,7 +49,7 @@ def needs(manifest: Manifest, nodes: Sequence[str], *, context: int, streams: in
             continue
         stage = next(entry for entry in manifest.stage if entry.index == place[1].stage)
         kv = stage.kv.bytes_per_token * context * streams if stage.kv else 0
-        found.append(Need(stage.index, name, int(stage.weight_bytes * PACKING), kv, RUNTIME_BYTES))
+        found.append(Need(stage.index, name, int(stage.weight_bytes * PACKED), kv, RUNTIME_BYTES))
     return found
 
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ruvcompile.partition import Partition, Problem, evaluate, lower_bound, solve
+from ruvcompile.partition import Partition, Problem, evaluate, solve
 from ruvcompile.plan.problem import Facts
 
 SCALED = "scaled"
@@ -21,12 +21,12 @@ PROMPT_CHUNK = 256
 
 def figures_of(facts: Facts, problem: Problem, partition: Partition) -> dict[str, Any]:
     """The JSON object, without what only a build knows."""
-    rate, latency = 1e3 / partition.bottleneck_ms, partition.latency_ms
+    rate, latency = 1e3 / partition.bottleneck_ms, partition.latency_ms + facts.hops_ms(len(problem.devices))
     figures: dict[str, Any] = {
         "shape": {"replicas": 1, "stages": len(problem.devices)},
         "stages": _stages(facts, problem, partition),
         "bottleneck_ms": round(partition.bottleneck_ms, 4),
-        "lower_bound_ms": round(lower_bound(problem), 4),
+        "lower_bound_ms": round(partition.bound_ms, 4),
         "gap": round(partition.gap, 4),
         "cost_source": _source(facts),
     }
@@ -96,7 +96,7 @@ def _alternatives(facts: Facts, problem: Problem, chosen: Partition) -> list[dic
         if fewer is None:
             entry["why"] = "does not fit into the memory of that many nodes"
         else:
-            many, one = 1e3 / fewer.bottleneck_ms, 1e3 / fewer.latency_ms
+            many, one = 1e3 / fewer.bottleneck_ms, 1e3 / (fewer.latency_ms + facts.hops_ms(stages))
             entry |= {rate: round(many, 2), f"{rate}_one": round(one, 2)}
             entry["why"] = f"{many:.1f}/s with {stages} or more in flight, {one:.1f}/s with one"
         found.append(entry)
@@ -108,7 +108,7 @@ def _alternatives(facts: Facts, problem: Problem, chosen: Partition) -> list[dic
                 "shape": {"replicas": 1, "stages": len(problem.devices)},
                 "fits": True,
                 rate: round(1e3 / best.bottleneck_ms, 2),
-                f"{rate}_one": round(1e3 / best.latency_ms, 2),
+                f"{rate}_one": round(1e3 / (best.latency_ms + facts.hops_ms(len(problem.devices))), 2),
                 "why": f"the plan's own cut; the forced one makes the slowest stage {slower:.1f} % slower",
             }
         )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from ruvcompile.errors import FitError, UsageError, did_you_mean
 from ruvcompile.options import Options
@@ -19,12 +20,8 @@ from ruvcompile.program import Program
 from ruvcompile.targets import usable_bytes
 from ruvcompile.units import show_bytes
 from ruvrun.costs import CostTable, UnitCost
-from ruvrun.manifest import Space
+from ruvrun.manifest import PACKED, RUNTIME_BYTES, Space
 
-# Peak resident bytes of an ONNX Runtime session over the bytes of its weights: the mapped file and its packed form.
-PACKED = 1.4
-# A stage process with everything imported and nothing loaded.
-RUNTIME_BYTES = 90 * 2**20
 _NO_LIMIT = 2**62
 
 
@@ -40,6 +37,12 @@ class Facts:
     space: Space | None
     costs: CostTable
     options: Options
+
+    def hops_ms(self, stages: int) -> float:
+        """What the links add to one pass through ``stages`` stages: their latencies, back to the head included."""
+        fleet = self.options.fleet
+        ring = [fleet.head, *(member.node.name for member in self.members[:stages]), fleet.head]
+        return sum(1e3 * fleet.link(sender, to).latency for sender, to in pairwise(ring) if sender != to)
 
     @cached_property
     def edges(self) -> tuple[Boundary, ...]:

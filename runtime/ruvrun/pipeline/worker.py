@@ -44,6 +44,7 @@ from ruvrun.pipeline.meter import Meter
 Result = tuple[frames.Message, dict[str, Array]]
 Tensors = Mapping[str, Array]
 LOGITS = "logits"
+_COMPUTED = (frames.Step, frames.Run)
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class Worker:
             if message.step != self._next:
                 raise _fault(f"step {message.step} of epoch {message.epoch} came where {self._next} was due")
             self._next += 1
-            if isinstance(message, frames.Step | frames.Run):
+            if isinstance(message, _COMPUTED):
                 start = self.meter.start()
                 act = self._step if isinstance(message, frames.Step) else self._run
                 result = act(message, tensors)  # type: ignore[arg-type]  # each takes its own kind
