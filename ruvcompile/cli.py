@@ -9,6 +9,7 @@ are answered at once.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -74,7 +75,7 @@ def _build_options(command: _F) -> _F:
         click.option("--stages", type=int, help="Force how many stages. [default: the plan chooses]"),
         click.option("--replicas", type=int, help="Force how many pipelines. [default: the plan chooses]"),
         click.option("--cut", help="Force the cut: tensor names with commas. [default: the plan chooses]"),
-        click.option("--quant", help="auto, none, int8, int4. [default: auto]"),
+        click.option("--quant", help="auto (8 bits for weights of 5 to 8, else 4), none, int8, int4. [default: auto]"),
         click.option("--kv-type", help="Type of keys and values. [default: the target's]"),
         click.option("--context", type=int, help="Tokens per sequence. [default: min(model, 4096)]"),
         click.option("--streams", type=int, help="Sequences at once. [default: max(4, 2 x stages)]"),
@@ -110,7 +111,8 @@ def build(**flags: Any) -> None:
     options, progress = _start(flags)
     from ruvcompile import compile as steps
 
-    _finish(flags, steps.build(options, progress), tables.build_text)
+    local = all(node.local for node in options.fleet.nodes)
+    _finish(flags, steps.build(options, progress), lambda result: tables.build_text(result, local=local))
 
 
 @root.command()
@@ -154,7 +156,7 @@ def verify(manifest: str, model: str | None, **flags: Any) -> None:
 
 @root.command()
 @click.argument("manifest")
-@click.option("--run", help="JSON of `ruvrun bench`: what really happened, beside the plan.")
+@click.option("--run", help="JSON of `ruvrun bench` with one number of streams: what really happened, beside the plan.")
 @_common
 def report(manifest: str, run: str | None, **flags: Any) -> None:
     """Write report.html beside MANIFEST again.
@@ -246,6 +248,13 @@ def _bug(error: Exception, arguments: Sequence[str]) -> int:
     return 1
 
 
+def _end(*_: object) -> NoReturn:
+    """SIGTERM as Ctrl-C: scratch folders are removed on the way out, which else stay, gigabytes for a large model."""
+    click.echo("terminated", err=True)
+    sys.exit(128 + signal.SIGTERM)
+
+
 def main() -> NoReturn:
     """Entry point of the ``ruvcompile`` command."""
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(run(sys.argv[1:]))

@@ -7,6 +7,8 @@ from typing import Any
 
 from ruvcompile.targets import Target
 from ruvcompile.units import show_bytes
+from ruvrun.bundle import BUNDLES
+from ruvrun.manifest import MANIFEST
 
 PLATFORM = "Linux only for now (Windows through WSL2, CPU only)"
 
@@ -53,11 +55,23 @@ def plan_text(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def build_text(result: Mapping[str, Any]) -> str:
-    """A build: its plan, where it is, what it took, and what to do next."""
+def build_text(result: Mapping[str, Any], *, local: bool = True) -> str:
+    """A build: its plan, where it is, what it took, and what to do next.
+
+    Args:
+        result: the JSON object of ``build``.
+        local: whether every node is a process of this machine.
+    """
     manifest, memory = result["manifest"], show_bytes(result["peak_rss_bytes"])
     done = f"built {manifest} in {result['seconds']:.1f} s, peak memory {memory}"
-    return f"{plan_text(result)}\n\n{done}\nnext: ruvrun serve {manifest}"
+    if not local:
+        bundles = manifest.removesuffix(MANIFEST) + BUNDLES
+        then = f"copy each directory of {bundles} to its machine, and there: sudo ./node/install.sh"
+    elif result.get("predicted_items_per_s") is not None:
+        then = f"ruvrun run {manifest} --input in.npz --output out.npz"
+    else:
+        then = f"ruvrun serve {manifest}"
+    return f"{plan_text(result)}\n\n{done}\nnext: {then}"
 
 
 def verify_text(result: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from ruvcompile.cli import root, run
 from ruvcompile.errors import FitError
 from ruvcompile.options import Options
 from ruvcompile.progress import Progress
-from ruvcompile.tables import PLATFORM
+from ruvcompile.tables import PLATFORM, build_text
 from tests.plans import PLAN
 
 BUILD = PLAN | {"manifest": "dist/manifest.toml", "seconds": 12.5, "peak_rss_bytes": 2**30}
@@ -90,6 +90,20 @@ def test_build_says_what_it_did_and_what_is_next(
     assert "--nodes" not in err
     assert "context 4096 (default)" in err
     assert len(calls[0].fleet.nodes) == 2
+
+
+def test_what_is_next_for_other_machines_is_to_copy_the_bundles(
+    calls: list[Any], model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["build", model, "--target", "pi5", "--nodes", "2"]) == 0
+    out, _ = capsys.readouterr()
+    assert "next: copy each directory of dist/bundles to its machine" in out
+    assert "ruvrun serve" not in out
+
+
+def test_what_is_next_for_a_graph_is_to_give_it_tensors() -> None:
+    graph = BUILD | {"predicted_tokens_per_s": None, "predicted_items_per_s": 18.0, "predicted_latency_ms": 110.0}
+    assert build_text(graph).endswith("next: ruvrun run dist/manifest.toml --input in.npz --output out.npz")
 
 
 def test_json_is_one_object_and_nothing_else(calls: list[Any], model: str, capsys: pytest.CaptureFixture[str]) -> None:

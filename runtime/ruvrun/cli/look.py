@@ -45,7 +45,7 @@ def doctor(path: Path, node: str | None, peers: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @common
 def status(target: str, watch: bool, check: bool, as_json: bool) -> None:
-    """Say how the service at TARGET (a URL or a manifest) is.
+    """Say how the service at TARGET is: a URL, or a manifest whose head answers at port 8000.
 
     Example: ruvrun status http://127.0.0.1:8000 --check
     """
