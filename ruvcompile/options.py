@@ -134,7 +134,7 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
     if not model:
         hint = f"ruvcompile build MODEL ..., or model = in {FILE}"
         problems.append(UsageError("model-missing", "no model was named", hint=hint))
-    elif not Path(model).exists():
+    elif not _is_there(model):
         problems.append(InputError("file-missing", f"no model at {model}", hint=_model_hint(model)))
     for key, known in (("quant", QUANTS), ("kv_type", KV_TYPES), ("objective", OBJECTIVES)):
         value = asked.get(key, known[0])
@@ -238,6 +238,13 @@ def _shapes(given: Any, problems: list[RuvError]) -> dict[str, tuple[int, ...]]:
                 )
             )
     return shapes
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name too long for any file
+        return False
 
 
 def _model_hint(name: str) -> str:

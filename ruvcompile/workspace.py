@@ -23,7 +23,17 @@ from ruvrun.bundle import BUNDLES
 from ruvrun.manifest import MANIFEST
 
 # What an OSError says when the machine refuses, and the fault is not ours.
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR)
+REFUSALS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -35,15 +45,15 @@ def workspace(output: Path) -> Iterator[Path]:
         InputError: ``output`` exists and is not a build of ours.
         MachineError: it cannot be written there.
     """
-    place = output.resolve()
+    place = Path(os.path.realpath(output))  # unlike Path.resolve, this leaves links that lead in a circle as they are
     work = place.parent / f".{place.name}.partial-{os.getpid()}"
     try:
         _sweep(place)
-        if place.exists() and not _ours(place):
+        if os.path.lexists(place) and not _ours(place):
             raise InputError(
                 "output-not-ours", f"{output} exists and is not a build", hint="choose another -o, or remove it"
             )
-        work.mkdir(parents=True)
+        _make(work)
         yield work
         _take_place(work, place)
     except OSError as error:
@@ -56,6 +66,15 @@ def workspace(output: Path) -> Iterator[Path]:
         ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _make(work: Path) -> None:
+    try:
+        work.mkdir(parents=True)
+    except (FileNotFoundError, FileExistsError) as error:
+        # In /proc nothing can be made, and under a link that leads nowhere or in a circle neither: it is the place
+        # that refuses, whatever the system calls it.
+        raise NotADirectoryError(errno.ENOTDIR, "no folder can be made there", str(work)) from error
 
 
 def _concerns(filename: str | None, work: Path) -> bool:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -218,3 +219,44 @@ def test_a_place_that_cannot_be_written_is_exit_7(model, capsys, output) -> None
         assert json.loads(told.out)["error"]["ref"] == "output-unwritable"
         assert "Traceback" not in told.err
         assert [path.name for path in folder.iterdir()] == ["tiny.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("output", "code"),
+    [("/proc/dist", 7), ("/proc/deep/dist", 7), ("n" * 250, 7), ("circle/dist", 7), ("circle", 3)],
+)
+def test_a_place_that_cannot_be_is_no_bug_of_ours(model, tmp_path, capsys, output, code) -> None:
+    (tmp_path / "circle").symlink_to("other")
+    (tmp_path / "other").symlink_to("circle")
+    assert cli.run(["build", str(model), "--target", "host", "-o", str(tmp_path / output)]) == code
+    assert "Traceback" not in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "other"]
+
+
+def test_a_model_whose_name_is_too_long_is_missing(tmp_path, capsys) -> None:
+    assert cli.run(["plan", str(tmp_path / ("n" * 300 + ".gguf")), "--target", "host", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["error"]["ref"] == "file-missing"
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_a_build_that_is_told_to_end_leaves_nothing(tmp_path, ending) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", layers=40)
+    command = [sys.executable, "-c", "from ruvcompile.cli import main; main()", "build", str(model)]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with subprocess.Popen(
+        [*command, "--target", "host", "-o", str(tmp_path / "made" / "dist")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        assert process.stderr is not None
+        assert "(default)" in process.stderr.readline()
+        process.send_signal(ending)
+        told = process.stderr.read()
+    assert process.returncode == 128 + ending
+    assert "Traceback" not in told
+    assert not any((tmp_path / "made").glob("*"))
+    assert not any((tmp_path / "made").glob(".*"))
+    assert not any(scratch.iterdir())
