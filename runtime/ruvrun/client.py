@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +41,12 @@ class _Health(msgspec.Struct):
 def base_url(text: str) -> str:
     """``host:port`` or a URL, without a path."""
     url = (text if "://" in text else f"http://{text}").rstrip("/")
-    if not url.startswith(("http://", "https://")):
+    try:
+        parts = urllib.parse.urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0  # .port may raise
+    except ValueError:
+        sound = False
+    if not sound:
         raise UsageError("url-wrong", f"{text!r} is not an address of HTTP", hint="give http://HOST:PORT")
     return url.removesuffix("/v1").removesuffix("/health")
 

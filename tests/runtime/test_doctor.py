@@ -16,7 +16,7 @@ import pytest
 
 from ruvrun import client, machine
 from ruvrun.doctor import examine, reach, to_json
-from ruvrun.errors import InputError, UnreachableError
+from ruvrun.errors import InputError, UnreachableError, UsageError
 from ruvrun.manifest import load_manifest
 from ruvrun.placement import Endpoint
 from ruvrun.status import find_head, is_ready, lines, one_line, status
@@ -205,7 +205,7 @@ def test_whatever_answers_instead_is_unreachable(ask: Callable[[str], Any], raw:
 
 
 def test_an_address_with_no_number_for_a_port() -> None:
-    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:abc"):
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:abc"):
         status("http://127.0.0.1:abc")
 
 

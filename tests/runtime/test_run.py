@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ruvrun import client
-from ruvrun.errors import InputError, MachineError, UnreachableError
+from ruvrun.errors import InputError, MachineError, UnreachableError, UsageError
 from ruvrun.frames import Sampling, State
 from ruvrun.manifest import Manifest, Tensor
 from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, write_outputs
@@ -160,3 +160,16 @@ def test_an_answer_that_stops_early_is_an_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(client, "complete", lambda *_: chunks("Pa")[:1])
     with pytest.raises(UnreachableError):
         ask_over_http("http://h:1", Prompt("Capital?", True, 9, GREEDY), None, print)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "localhost:abc", "http://:8000", "http://[::1", "ftp://a"])
+def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        client.base_url(url)
+    assert caught.value.ref == "url-wrong"
+
+
+@pytest.mark.parametrize("url", ["localhost", "pi-0.local:8000", "http://[::1]:8000/v1/", "https://a/health"])
+def test_an_address_keeps_its_host_and_port(url: str) -> None:
+    host = url.removeprefix("http://").removeprefix("https://").split("/")[0]
+    assert client.base_url(url).split("://")[1] == host
