@@ -100,7 +100,7 @@ def place(path: Path, node: str | None = None) -> Placement:
             "node-not-said",
             f"{path.parent} holds the bundles of {len(found)} nodes, and not all of them run on this machine",
             context=[f"they are: {', '.join(sorted(found))}"],
-            hint="say which one this is with --node",
+            hint="say which one this is with --node; `ruvrun bench` takes builds whose nodes are all on one machine",
         )
     name = node if node is not None else next(iter(found))
     if name not in used:
