@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -219,3 +220,26 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     )
     os.close(writing)
     assert found.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor", "status", "bench"])
+def test_a_path_that_cannot_be_looked_at_is_the_machines_refusal(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = failure(capsys, command, tmp_path / ("n" * 300) / "manifest.toml")
+    assert code == 7
+    assert "File name too long" in err
+
+
+def test_a_bundle_file_that_may_not_be_read_is_the_machines_refusal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_build(tmp_path, ("pi-0", "pi-1"))
+
+    def forbidden(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", forbidden)
+    code, err = failure(capsys, "serve", manifest)
+    assert code == 7
+    assert "Permission denied" in err

@@ -6,6 +6,7 @@ loads only what its role needs, and ``--help`` is quick.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -20,7 +21,21 @@ from ruvrun.cli.look import doctor, status
 from ruvrun.cli.run import run
 from ruvrun.cli.serve import serve
 from ruvrun.cli.voice import Commands, report, usage
-from ruvrun.errors import RuvError, UsageError
+from ruvrun.errors import MachineError, RuvError, UsageError
+
+# What an OSError says when the machine refuses, and the fault is not ours.
+REFUSALS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EMFILE,
+    errno.ENFILE,
+)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +72,19 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         # Whoever read us has gone; the interpreter must not complain once more when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
-    except Exception as error:  # noqa: BLE001 - our own bug, the one case with a traceback
-        traceback.print_exc()
-        code = report(RuvError("bug", f"{type(error).__name__}: {error}", hint="please report it"), words)
+    except OSError as error:
+        code = _refused(error, words) if error.errno in REFUSALS else _bug(error, words)
+    except Exception as error:  # noqa: BLE001 - where our own bugs end
+        code = _bug(error, words)
     sys.exit(code or 0)
+
+
+def _refused(error: OSError, words: Sequence[str]) -> int:
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return report(MachineError("machine-refuses", what, hint="check the path, its permissions and the space"), words)
+
+
+def _bug(error: Exception, words: Sequence[str]) -> int:
+    """The one case with a traceback."""
+    traceback.print_exception(error)
+    return report(RuvError("bug", f"{type(error).__name__}: {error}", hint="please report it"), words)
