@@ -8,6 +8,7 @@ are answered at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -229,14 +230,14 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.errno not in REFUSALS:
             return _bug(error, arguments)
-        problem = MachineError(
-            "machine-refuses", f"{error.filename}: {error.strerror}", hint="choose another place, or make room there"
-        )
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+        problem = MachineError("machine-refuses", what, hint="choose another place, or make room there")
     except Exception as error:  # noqa: BLE001 - the one place where our own bugs end
         return _bug(error, arguments)
     click.echo(str(problem), err=True)
     if "--json" in arguments:
-        click.echo(json.dumps(problem.to_dict()))
+        with contextlib.suppress(OSError):  # a full disk behind standard output does not hide the exit code
+            click.echo(json.dumps(problem.to_dict()))
     return problem.exit_code
 
 

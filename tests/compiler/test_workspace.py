@@ -260,3 +260,13 @@ def test_a_build_that_is_told_to_end_leaves_nothing(tmp_path, ending) -> None:
     assert not any((tmp_path / "made").glob("*"))
     assert not any((tmp_path / "made").glob(".*"))
     assert not any(scratch.iterdir())
+
+
+def test_an_error_keeps_its_exit_code_when_standard_output_is_full(tmp_path) -> None:
+    command = [sys.executable, "-c", "from ruvcompile.cli import main; main()", "plan", str(tmp_path / "no.gguf")]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*command, "--target", "host", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr

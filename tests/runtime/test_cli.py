@@ -243,3 +243,12 @@ def test_a_bundle_file_that_may_not_be_read_is_the_machines_refusal(
     code, err = failure(capsys, "serve", manifest)
     assert code == 7
     assert "Permission denied" in err
+
+
+def test_an_error_keeps_its_exit_code_when_standard_output_is_full() -> None:
+    command = [sys.executable, "-m", "ruvrun", "status", "nowhere/manifest.toml", "--json"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.startswith("error[file-missing]")
+    assert "Traceback" not in done.stderr

@@ -107,7 +107,10 @@ def report(error: RuvError, words: Sequence[str]) -> int:
     if "--role" in words:  # a child: its parent reads this line
         click.echo(json.dumps(error.to_dict()), err=True)
     elif "--json" in words:
-        click.echo(json.dumps(error.to_dict()))
+        try:
+            click.echo(json.dumps(error.to_dict()))
+        except OSError:  # a full disk behind standard output hides neither the error nor its exit code
+            click.echo(error, err=True)
     else:
         click.echo(error, err=True)
     return error.exit_code
