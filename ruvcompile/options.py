@@ -117,6 +117,8 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
 
 def _merge(flags: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Flags over the file at ``path``. A fleet and a target exclude each other, so a flag sets the file's aside."""
+    if flags.get("output") == "":  # an unset variable of a script, and the default would be replaced
+        raise UsageError("output-missing", "-o names no folder", hint="name one, or leave -o out for the default")
     given = {key: value for key, value in flags.items() if value is not False and value not in (None, (), "")}
     configured = _read_file(path) if path.is_file() else {}
     aside: tuple[str, ...] = ()

@@ -270,3 +270,10 @@ def test_an_error_keeps_its_exit_code_when_standard_output_is_full(tmp_path) -> 
         )
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+
+
+def test_an_empty_name_for_the_output_does_not_replace_the_default(model, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["build", str(model), "--target", "host", "-o", "", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["ref"] == "output-missing"
+    assert not any(tmp_path.iterdir())
