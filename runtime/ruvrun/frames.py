@@ -110,11 +110,16 @@ class Sampled(msgspec.Struct, frozen=True, array_like=True, tag="sampled"):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
-    """One call of a graph pipeline. Tensors follow; on the way back to the head they are the outputs."""
+    """One call of a graph pipeline. Tensors follow; on the way back to the head they are the outputs.
+
+    ``refused`` is what a stage's back end said of inputs that it did not take: such a call passes the rest of the ring
+    as it is, without tensors, and ends alone.
+    """
 
     epoch: int
     step: int
     id: int
+    refused: str = ""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):

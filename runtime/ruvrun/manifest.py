@@ -53,9 +53,9 @@ class Tensor(_Struct, frozen=True):
     shape: list[int | str]
 
 
-# What a stage's process takes, for those who plan it and those who start it. Peak bytes of an ONNX Runtime session over
-# the bytes of its weights, while they are packed; and the process with its back end imported and nothing loaded. Measured
-# with SmolLM2 in one and two stages: 1.5 to 1.7 times the weights over 60 MiB, which these two together cover.
+# What a stage's process takes, for those who plan it and those who start it. Peak bytes of an ONNX Runtime session
+# over the bytes of its weights, while they are packed; and the process with its back end imported and nothing loaded.
+# Measured with SmolLM2 in one and two stages: 1.5 to 1.7 times the weights over 60 MiB, which these two cover.
 PACKED = 1.4
 RUNTIME_BYTES = 90 << 20
 

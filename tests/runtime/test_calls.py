@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from ruvrun.errors import UnreachableError
+from ruvrun.errors import InputError, UnreachableError
 from ruvrun.frames import Run, State
 from ruvrun.manifest import Placed
 from ruvrun.pipeline.calls import Call, Calls
@@ -85,3 +85,17 @@ def test_health_names_what_is_missing_and_since_when() -> None:
             {"node": "b", "stage": 1, "state": "lost", "since": "1970-01-01T00:02:00Z", "why": "refused by its port"},
         ],
     }
+
+
+def test_a_refused_call_is_told_why_and_the_others_go_on() -> None:
+    calls = Calls(stages=1)
+    first, second = call(1), call(2)
+    for each in (first, second):
+        calls.add(each)
+        calls.step()
+    calls.receive(Run(1, 0, 1, "too long"), {})
+    with pytest.raises(InputError, match="refused") as error:
+        first.result.result(0)
+    assert error.value.context == ("too long",)
+    calls.receive(Run(1, 1, 2), {"y": np.array([7])})
+    assert second.result.result(0)["y"].tolist() == [7]

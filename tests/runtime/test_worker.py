@@ -9,7 +9,7 @@ import pytest
 
 from ruvrun import frames
 from ruvrun.bundle import StageSpec
-from ruvrun.errors import IntegrityError
+from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array
 from ruvrun.manifest import Tensor
 from ruvrun.pipeline.worker import Worker
@@ -218,3 +218,24 @@ def test_a_run_without_a_tensor_is_a_fault(incomplete: dict[str, Array]) -> None
         worker.handle(frames.Run(1, 0, 0), incomplete)
     with pytest.raises(IntegrityError):
         worker.handle(frames.Open(2, 0, 0, greedy()), {})
+
+
+class Choosy(Adder):
+    """Refuses what is longer than it likes."""
+
+    def run(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        if len(tensors["a"]) > 2:
+            raise InputError("graph-run-failed", "the graph refused these inputs", context=["too long"], hint=None)
+        return super().run(tensors)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_refused_call_ends_alone(last: bool) -> None:
+    worker = Worker(Choosy(), graph_spec(last=last))
+    long = {name: np.ones(3, np.float32) for name in ("a", "b", "state")}
+    assert worker.handle(frames.Run(1, 0, 7), long) == (frames.Run(1, 0, 7, "too long"), {})
+    short = {name: np.ones(2, np.float32) for name in ("a", "b", "state")}
+    result = worker.handle(frames.Run(1, 1, 8), short)
+    assert result is not None
+    assert not result[0].refused
+    assert worker.handle(frames.Run(1, 2, 9, "by another stage"), {}) == (frames.Run(1, 2, 9, "by another stage"), {})

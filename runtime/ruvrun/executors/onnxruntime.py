@@ -198,7 +198,7 @@ def open_session(model: Path, *, threads: int, profile: Path | None = None) -> A
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised, and told once
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if profile is not None:
         options.enable_profiling = True

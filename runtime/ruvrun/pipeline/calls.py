@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ruvrun.errors import UnreachableError
+from ruvrun.errors import InputError, UnreachableError
 from ruvrun.executors import Array
 from ruvrun.frames import Run
 
@@ -69,7 +69,11 @@ class Calls:
     def receive(self, message: Run, tensors: Tensors) -> None:
         """Take what returned; the arrays may be views of what will be overwritten."""
         call = self._flying.pop(message.id, None) if message.epoch == self.epoch else None
-        if call is not None and call.result.set_running_or_notify_cancel():
+        if call is None or not call.result.set_running_or_notify_cancel():
+            return
+        if message.refused:
+            call.result.set_exception(refusal(message))
+        else:
             call.result.set_result({name: array.copy() for name, array in tensors.items()})
 
     def lose(self, error: UnreachableError) -> None:
@@ -81,3 +85,13 @@ class Calls:
         self._waiting.clear()
         self.epoch += 1
         self._numbered = 0
+
+
+def refusal(message: Run) -> InputError:
+    """What the caller of a refused call is told."""
+    return InputError(
+        "graph-run-failed",
+        "the graph refused these inputs",
+        context=[message.refused],
+        hint="compare names, types and shapes with the model's",
+    )

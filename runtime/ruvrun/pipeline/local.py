@@ -16,6 +16,7 @@ from ruvrun.engine import Engine, Request
 from ruvrun.errors import InputError
 from ruvrun.executors import Array, load_executor
 from ruvrun.manifest import load_manifest
+from ruvrun.pipeline.calls import refusal
 from ruvrun.pipeline.worker import Result, Worker
 
 
@@ -72,7 +73,10 @@ class LocalPipeline:
         self._epoch += 1
         result = self._around(frames.Run(self._epoch, 0, 0), dict(tensors))
         assert result is not None
-        return {name: array.copy() for name, array in result[1].items()}
+        message, outputs = result
+        if isinstance(message, frames.Run) and message.refused:
+            raise refusal(message)
+        return {name: array.copy() for name, array in outputs.items()}
 
     def _around(self, message: frames.Message, tensors: dict[str, Array]) -> Result | None:
         """Send one message through all stages."""

@@ -36,7 +36,7 @@ import numpy as np
 from ruvrun import frames
 from ruvrun.bundle import StageSpec
 from ruvrun.engine.sampling import pick
-from ruvrun.errors import IntegrityError
+from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, Span
 from ruvrun.manifest import Tensor
 from ruvrun.pipeline.meter import Meter
@@ -45,6 +45,7 @@ Result = tuple[frames.Message, dict[str, Array]]
 Tensors = Mapping[str, Array]
 LOGITS = "logits"
 _COMPUTED = (frames.Step, frames.Run)
+_MOST_SAID = 1000
 
 
 @dataclass(slots=True)
@@ -163,10 +164,16 @@ class Worker:
     def _run(self, message: frames.Run, tensors: Tensors) -> Result:
         if self.spec.kind != "graph":
             raise self._misplaced(message)
+        if message.refused:
+            return message, {}
         executor = cast(GraphExecutor, self._executor)
         if missing := [tensor.name for tensor in self.spec.inputs if tensor.name not in tensors]:
             raise _fault(f"run {message.id} came without {', '.join(missing)}")
-        outputs = executor.run({tensor.name: tensors[tensor.name] for tensor in self.spec.inputs})
+        try:
+            outputs = executor.run({tensor.name: tensors[tensor.name] for tensor in self.spec.inputs})
+        except InputError as error:  # a graph keeps no state: the call ends, and those behind it are none the worse
+            why = " ".join(error.context)[:_MOST_SAID] or error.message
+            return frames.Run(message.epoch, message.step, message.id, why), {}
         return message, self._forward(outputs, tensors)
 
     def _misplaced(self, message: frames.Ring) -> IntegrityError:
