@@ -110,10 +110,8 @@ class Sampled(msgspec.Struct, frozen=True, array_like=True, tag="sampled"):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
-    """One call of a graph pipeline. Tensors follow; on the way back to the head they are the outputs.
-
-    ``refused`` is what a stage's back end said of inputs that it did not take: such a call passes the rest of the ring
-    as it is, without tensors, and ends alone.
+    """One call of a graph pipeline. Tensors follow; on the way back to the head they are the outputs. A call whose
+    inputs a stage's back end ``refused`` passes the rest of the ring as it is, without tensors, and ends alone.
     """
 
     epoch: int
@@ -207,10 +205,8 @@ NO_TENSORS: Mapping[str, Array] = {}
 
 
 def encode(message: Message, tensors: Mapping[str, Array] = NO_TENSORS) -> list[Buffer]:
-    """The parts of a frame: a header with the small tensors, and the bytes of each large one as a view of the array.
-
-    The arrays must not change until the parts are sent. Only an array that is not contiguous, or not
-    little-endian, is copied.
+    """The parts of a frame: a header with the small tensors, and the bytes of each large one as a view of the array,
+    which must not change until the parts are sent. One that is not contiguous or not little-endian is copied.
 
     Raises:
         FrameError: an array of a type that does not travel (strings, objects).
