@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ruvrun.bundle import NODE, find_bundles
+from ruvrun.bundle import BUNDLES, NODE, find_bundles
 from ruvrun.errors import InputError, UsageError, did_you_mean
 from ruvrun.machine import free_ports
 from ruvrun.manifest import LOCAL, MANIFEST, NODES, Manifest, Nodes, Space, load_manifest, load_nodes
@@ -92,8 +92,17 @@ def place(path: Path, node: str | None = None) -> Placement:
             hint="give the manifest inside a bundle directory, or the one of a whole build",
         )
     used = {placed.node for pipeline in manifest.pipeline for placed in pipeline.stages} | {manifest.head.node}
-    whole = node is None and used <= found.keys() and all(nodes.address_of(name).address == LOCAL for name in used)
-    if whole:
+    local = all(nodes.address_of(name).address == LOCAL for name in used)
+    missing = sorted(used - found.keys())
+    if node is None and local and missing and (path.parent / BUNDLES).is_dir():
+        # Nobody else will start them: this would wait for ever.
+        raise InputError(
+            "bundle-missing",
+            f"the bundle of {', '.join(missing)} is not beside {path}",
+            context=[f"looked for {path.parent / BUNDLES / missing[0]}; all nodes of this build are on this machine"],
+            hint="build again, or run one of the others with --node",
+        )
+    if node is None and local and not missing:
         return Placement(path, manifest, {name: found[name] for name in sorted(used)}, _anywhere(manifest), True)
     if node is None and len(found) > 1:
         raise UsageError(

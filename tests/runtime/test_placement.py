@@ -64,6 +64,15 @@ def test_several_bundles_that_are_not_all_need_a_word(tmp_path: Path) -> None:
     assert place(manifest, "b").stages == ["b"]
 
 
+def test_a_local_build_with_a_bundle_missing_is_not_started_in_part(tmp_path: Path) -> None:
+    path = write_build(tmp_path)
+    shutil.rmtree(tmp_path / "bundles" / "b")
+    with pytest.raises(InputError, match="the bundle of b is not beside") as error:
+        place(path)
+    assert error.value.ref == "bundle-missing"
+    assert place(path, "a").stages == ["a"]
+
+
 def test_an_unknown_node_gets_a_guess(tmp_path: Path) -> None:
     manifest = write_build(tmp_path, ("pi-0", "pi-1"))
     with pytest.raises(UsageError, match="pi0"):

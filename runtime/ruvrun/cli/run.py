@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 from collections.abc import Callable
@@ -113,11 +112,21 @@ def _running_or_local(manifest: str | None, url: str | None) -> Any:
         return base_url(url)
     if manifest is None:
         raise UsageError("manifest-missing", "give a MANIFEST or --url", hint="see `ruvrun run --help`")
-    with contextlib.suppress(UsageError, InputError):
+    incomplete: InputError | None = None
+    try:
         placement = place(Path(manifest))
         if placement.whole:
             return placement
-    body = look(manifest)
+    except UsageError:
+        pass  # several nodes' bundles: whichever they are, the head may be running
+    except InputError as error:
+        incomplete = error
+    try:
+        body = look(manifest)
+    except UnreachableError:
+        if incomplete is not None:
+            raise incomplete from None
+        raise
     if not is_ready(body):
         raise UnreachableError("not-ready", one_line(body), hint="start the nodes that are missing")
     return body["url"]
