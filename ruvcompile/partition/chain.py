@@ -6,7 +6,7 @@ order, ``best[j][i]`` is the least value of giving the first i units to the firs
     best[j][i] = min over i' < i of  combine(best[j-1][i'], time of units i'..i on device j)
 
 with ``max`` for throughput and ``+`` for latency. Only legal borders and stages that fit their device's memory
-take part. A stage's time is its units, what its node does besides, and handing its cut on. The search is exact
+take part. A stage's time is its units and handing its cut on. The search is exact
 over this order; it costs (units^2 x devices) array operations, a few ms for hundreds of units.
 
 The bound needs no order: no partition is faster than all work spread evenly over the devices' best speeds, nor
@@ -71,11 +71,10 @@ def evaluate(problem: Problem, cuts: Sequence[int]) -> Partition:
 def lower_bound(problem: Problem) -> float:
     """A value that no partition of the problem beats, in any order of the units and whatever the memory."""
     times = np.array([device.unit_ms for device in problem.devices])
-    extra = sum(device.extra_ms for device in problem.devices) + sum(d.send_ms for d in problem.devices[:-1])
     fastest = times.min(0)
     if problem.objective == "latency":
-        return float(fastest.sum() + extra)
-    return float(max((fastest.sum() + extra) / len(problem.devices), fastest.max(initial=0.0)))
+        return float(fastest.sum())
+    return float(max(fastest.sum() / len(problem.devices), fastest.max(initial=0.0)))
 
 
 def _stage_ms(problem: Problem, number: int) -> Floats:
@@ -86,8 +85,8 @@ def _stage_ms(problem: Problem, number: int) -> Floats:
     send = np.zeros(len(work))
     if not last:
         wire = [0, *(border.wire_bytes for border in problem.borders), 0]
-        send = device.send_ms + device.send_ms_per_byte * np.array(wire, float)
-    times: Floats = work[None, :] - work[:, None] + device.extra_ms + send[None, :]
+        send = device.send_ms_per_byte * np.array(wire, float)
+    times: Floats = work[None, :] - work[:, None] + send[None, :]
     start, stop = np.indices(times.shape)
     times[(stop <= start) | (_stage_bytes(problem) > device.memory)] = np.inf
     return times

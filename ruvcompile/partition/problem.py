@@ -26,16 +26,13 @@ class Shared:
 class Device:
     """One node as the partition sees it.
 
-    ``unit_ms[i]`` is the time of unit i here; ``extra_ms`` is what the node does in every step beside its stage
-    (the head process); ``memory`` is usable bytes; ``send_ms`` the time to hand one message on, of which
-    ``send_ms_per_byte`` is per byte.
+    ``unit_ms[i]`` is the time of unit i here; ``memory`` is usable bytes; ``send_ms_per_byte`` what handing the cut on
+    costs this node.
     """
 
     name: str
     unit_ms: tuple[float, ...]
     memory: int
-    extra_ms: float = 0.0
-    send_ms: float = 0.0
     send_ms_per_byte: float = 0.0
 
 

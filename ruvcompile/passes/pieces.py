@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from ruvcompile.passes.cuts import Boundary, boundaries, ports
+from ruvcompile.passes.cuts import Boundary, ports
 from ruvcompile.passes.groups import group
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.scope import all_nodes, reads
@@ -54,11 +54,6 @@ def pieces(program: Program, parts: Sequence[Unit], cuts: Sequence[int]) -> tupl
         nodes = tuple(name for unit in parts[start:stop] for name in unit.nodes)
         found.append(Piece(nodes, inputs, outputs, forward, first=start == 0, last=stop == len(parts)))
     return tuple(found)
-
-
-def borders(parts: Sequence[Unit]) -> tuple[Boundary, ...]:
-    """All cuts, ``k`` = 1 to ``len(parts) - 1``."""
-    return boundaries(parts)
 
 
 def unit_keys(program: Program, parts: Sequence[Unit], types: Mapping[str, Type] | None = None) -> tuple[str, ...]:

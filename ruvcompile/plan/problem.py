@@ -11,9 +11,9 @@ from itertools import pairwise
 from ruvcompile.errors import FitError, UsageError, did_you_mean
 from ruvcompile.options import Options
 from ruvcompile.partition import Border, Device, Partition, Problem, Shared, evaluate, solve
-from ruvcompile.passes.cuts import Boundary
+from ruvcompile.passes.cuts import Boundary, boundaries
 from ruvcompile.passes.infer import Type
-from ruvcompile.passes.pieces import borders, wire
+from ruvcompile.passes.pieces import wire
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan.shape import Member
 from ruvcompile.program import Program
@@ -47,7 +47,7 @@ class Facts:
     @cached_property
     def edges(self) -> tuple[Boundary, ...]:
         """All cuts of the units."""
-        return borders(self.units)
+        return boundaries(self.units)
 
     @cached_property
     def weight_bytes(self) -> Mapping[str, int]:

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 from ruvcompile import passes
 from ruvcompile.load import load
 from ruvcompile.lower.weights import WeightStore
-from ruvcompile.passes.pieces import borders, program_units
+from ruvcompile.passes.cuts import boundaries
+from ruvcompile.passes.pieces import program_units
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvcompile.verify import sample_tokens
@@ -68,7 +69,7 @@ def test_the_answers_are_worth_comparing(tiny) -> None:
 def test_every_border_between_parts_of_layers_is_a_legal_cut(tiny) -> None:
     units = program_units(tiny.program)
     assert len(units) == UNITS
-    assert [number for number, edge in enumerate(borders(units), 1) if edge.legal] == list(range(1, UNITS))
+    assert [number for number, edge in enumerate(boundaries(units), 1) if edge.legal] == list(range(1, UNITS))
 
 
 @pytest.mark.parametrize("cuts", CUTS, ids=lambda cuts: "-".join(map(str, cuts)))

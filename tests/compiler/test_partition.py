@@ -19,8 +19,6 @@ def problems(draw: st.DrawFn) -> Problem:
             f"n{index}",
             tuple(draw(TIMES) for _ in range(count)),
             draw(st.integers(5, 60)),
-            draw(st.sampled_from([0.0, 1.0, 5.0])),
-            draw(st.sampled_from([0.0, 2.0])),
             draw(st.sampled_from([0.0, 0.5])),
         )
         for index in range(draw(st.integers(1, 3)))
