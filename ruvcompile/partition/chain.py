@@ -1,51 +1,59 @@
-"""The best cut of a chain of units, exactly.
+"""The best cut of a chain of units, exactly, in time and memory that grow with the units as n log n.
 
-The units stand in one topological order, so every prefix is a downset and every cut is convex. For devices in
-order, ``best[j][i]`` is the least value of giving the first i units to the first j devices:
+The units stand in one topological order, so every prefix is a downset and every cut is convex. Give the first i
+units to the first j devices, the j-th of which holds units i'..i. With ``work`` the running sum of its unit times
+and ``end[i] = work[i] + (handing on behind unit i)``, its time is ``end[i] - work[i']``, and
 
-    best[j][i] = min over i' < i of  combine(best[j-1][i'], time of units i'..i on device j)
+    best[j][i] = min over i' of  combine(best[j-1][i'], end[i] - work[i'])
 
-with ``max`` for throughput and ``+`` for latency. Only legal borders and stages that fit their device's memory
-take part. A stage's time is its units and handing its cut on. The search is exact
-over this order; it costs (units^2 x devices) array operations, a few ms for hundreds of units.
+with ``max`` for throughput and ``+`` for latency, over the i' that are legal borders (else ``best`` is infinite)
+and not before ``first[i]``, the first from which the units up to i fit the device's memory. Taking a unit away
+never makes a stage larger, so ``first`` moves one way only and is found with two pointers.
+
+1. For throughput, the least bottleneck. On the way from i down to ``first[i]`` the least ``best[j-1]`` so far only
+   falls, and the stage's time only grows; where the two cross is the minimum. A table of range minima answers each
+   step of a binary search for it, for all i at once.
+2. Under that bottleneck (none for latency), the least sum, again from a table of range minima; of equal sums the
+   one with the earlier cut. So the result does not depend on anything but the problem.
 
 The bound needs no order: no partition is faster than all work spread evenly over the devices' best speeds, nor
-than the largest unit at its fastest. Among equal values the smaller sum wins, then the earlier cut: the result
-does not depend on anything else.
+than the largest unit at its fastest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from ruvcompile.partition.problem import Partition, Problem
+from ruvcompile.partition.problem import Device, Partition, Problem
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_SLACK = 1 + 1e-9
+"""Sums of the same times in another order differ in the last digits."""
 
 
 def solve(problem: Problem) -> Partition | None:
     """The best partition with exactly one stage per device; None where none fits."""
-    count, devices = len(problem.unit_bytes), len(problem.devices)
+    count = len(problem.unit_bytes)
     usable = np.array([True, *(border.legal for border in problem.borders), True])
-    value = np.full(count + 1, np.inf)
-    value[0] = 0.0
-    total = value.copy()
-    chosen: list[npt.NDArray[np.int64]] = []
-    for number in range(devices):
-        stage = _stage_ms(problem, number)
-        stage[:, ~usable] = np.inf
-        joined = np.maximum(value[:, None], stage) if problem.objective == "throughput" else value[:, None] + stage
-        sums = total[:, None] + stage
-        # Lexicographic minimum: value, then sum, then the earlier border.
-        least = joined.min(0)
-        tied = np.where(joined <= least[None, :] * (1 + 1e-12), sums, np.inf)
-        before = tied.argmin(0)
+    stages = _stages(problem)
+    bound = np.inf
+    if problem.objective == "throughput":
+        bound = _bottleneck(stages, usable) * _SLACK
+    chosen: list[Ints] = []
+    total = np.full(count + 1, np.inf)
+    total[0] = 0.0
+    for stage in stages:
+        total, before = _least_sum(stage, total, bound)
+        total[~usable] = np.inf
         chosen.append(before)
-        value, total = joined[before, np.arange(count + 1)], tied[before, np.arange(count + 1)]
-    if not np.isfinite(value[count]):
+    if not np.isfinite(total[count]):
         return None
     cuts: list[int] = []
     end = count
@@ -58,14 +66,18 @@ def solve(problem: Problem) -> Partition | None:
 def evaluate(problem: Problem, cuts: Sequence[int]) -> Partition:
     """What given cuts cost; they may be illegal or too large, which the caller has to ask."""
     bounds = [0, *cuts, len(problem.unit_bytes)]
-    spans = list(zip(range(len(problem.devices)), bounds, bounds[1:], strict=False))
-    stage_ms = tuple(float(_stage_ms(problem, device)[start, stop]) for device, start, stop in spans)
-    needs = _stage_bytes(problem)
-    stage_bytes = tuple(int(needs[start, stop]) for _, start, stop in spans)
+    size = np.concatenate([[0], np.cumsum(problem.unit_bytes, dtype=np.int64)])
+    pairs = np.array([(each.first, each.second, each.size) for each in problem.shared], np.int64).reshape(-1, 3)
+    stage_ms, stage_bytes = [], []
+    for number, (start, stop) in enumerate(pairwise(bounds)):
+        work, end = _times(problem, number)
+        stage_ms.append(float(end[stop] - work[start]))
+        within = (pairs[:, 0] >= start) & (pairs[:, 1] < stop)
+        stage_bytes.append(int(size[stop] - size[start] - pairs[within, 2].sum() + problem.runtime_bytes))
     bound = lower_bound(problem)
     value = max(stage_ms) if problem.objective == "throughput" else sum(stage_ms)
-    gap = (value - bound) / value if np.isfinite(value) and value > 0 else 0.0
-    return Partition(tuple(cuts), stage_ms, stage_bytes, bound, max(0.0, gap))
+    gap = (value - bound) / value if value > 0 else 0.0
+    return Partition(tuple(cuts), tuple(stage_ms), tuple(stage_bytes), bound, max(0.0, gap))
 
 
 def lower_bound(problem: Problem) -> float:
@@ -77,28 +89,110 @@ def lower_bound(problem: Problem) -> float:
     return float(max(fastest.sum() / len(problem.devices), fastest.max(initial=0.0)))
 
 
-def _stage_ms(problem: Problem, number: int) -> Floats:
-    """Times ``[start, stop]`` of the stage that holds units start..stop on a device; infinite where it does not fit."""
+@dataclass(frozen=True)
+class _Stage:
+    """One device's times and memory, each ``[units + 1]``: see the module's text."""
+
+    work: Floats
+    end: Floats
+    first: Ints
+
+
+def _stages(problem: Problem) -> list[_Stage]:
+    fitting: dict[int, Ints] = {}
+    found = []
+    for number, device in enumerate(problem.devices):
+        if device.memory not in fitting:
+            fitting[device.memory] = _first_fitting(problem, device)
+        found.append(_Stage(*_times(problem, number), fitting[device.memory]))
+    return found
+
+
+def _times(problem: Problem, number: int) -> tuple[Floats, Floats]:
+    """``work`` and ``end`` of a device; the last one hands nothing on."""
     device = problem.devices[number]
-    last = number == len(problem.devices) - 1
     work = np.concatenate([[0.0], np.cumsum(device.unit_ms)])
-    send = np.zeros(len(work))
-    if not last:
-        wire = [0, *(border.wire_bytes for border in problem.borders), 0]
-        send = device.send_ms_per_byte * np.array(wire, float)
-    times: Floats = work[None, :] - work[:, None] + send[None, :]
-    start, stop = np.indices(times.shape)
-    times[(stop <= start) | (_stage_bytes(problem) > device.memory)] = np.inf
-    return times
+    if number == len(problem.devices) - 1:
+        return work, work
+    wire = np.array([0, *(border.wire_bytes for border in problem.borders), 0], float)
+    return work, work + device.send_ms_per_byte * wire
 
 
-def _stage_bytes(problem: Problem) -> npt.NDArray[np.int64]:
-    """What the stage that holds units start..stop needs in memory, ``[start, stop]``; nonsense where stop < start."""
-    size = np.concatenate([[0], np.cumsum(problem.unit_bytes, dtype=np.int64)])
-    twice = np.zeros((len(size), len(size)), np.int64)
+def _first_fitting(problem: Problem, device: Device) -> Ints:
+    """For every end the first start from which the units fit the device's memory; the end itself where none does."""
+    earlier: dict[int, list[tuple[int, int]]] = {}
+    later: dict[int, list[tuple[int, int]]] = {}
     for each in problem.shared:
-        # Counted too often by every stage that starts at ``first`` or before and stops behind ``second``.
-        twice[each.first, each.second + 1] += each.size
-    twice = twice[::-1].cumsum(0)[::-1].cumsum(1)
-    needs: npt.NDArray[np.int64] = size[None, :] - size[:, None] - twice + problem.runtime_bytes
-    return needs
+        earlier.setdefault(each.second, []).append((each.first, each.size))
+        later.setdefault(each.first, []).append((each.second, each.size))
+    room, held, start = device.memory - problem.runtime_bytes, 0, 0
+    found = np.zeros(len(problem.unit_bytes) + 1, np.int64)
+    for last, size in enumerate(problem.unit_bytes):
+        held += size - sum(both for other, both in earlier.get(last, ()) if other >= start)
+        while held > room and start <= last:
+            held -= problem.unit_bytes[start] - sum(both for other, both in later.get(start, ()) if other <= last)
+            start += 1
+        found[last + 1] = start
+    return found
+
+
+def _bottleneck(stages: Sequence[_Stage], usable: npt.NDArray[np.bool_]) -> float:
+    """The least time of the slowest stage of any partition; infinite where none fits."""
+    best = np.full(len(usable), np.inf)
+    best[0] = 0.0
+    places = np.arange(len(usable))
+    for stage in stages:
+        table = _Minima(best)
+        low, high = stage.first.copy(), np.maximum(places, stage.first)
+        # The first start behind which the units before are done later than the stage itself takes.
+        while (low < high).any():
+            middle = (low + high) // 2
+            later = best[table.first_least(middle, places)] >= stage.end - stage.work[middle]
+            open_ = low < high
+            high, low = np.where(open_ & later, middle, high), np.where(open_ & ~later, middle + 1, low)
+        value = np.full(len(usable), np.inf)
+        for start in (low, low - 1):
+            start = np.clip(start, stage.first, places)
+            here = np.maximum(best[table.first_least(start, places)], stage.end - stage.work[start])
+            value = np.where(start < places, np.minimum(value, here), value)
+        value[~usable] = np.inf
+        best = value
+    return float(best[-1])
+
+
+def _least_sum(stage: _Stage, total: Floats, bound: float) -> tuple[Floats, Ints]:
+    """The least sum up to each end when ``stage`` comes next and takes no longer than ``bound``; and its start."""
+    places = np.arange(len(total))
+    start = np.maximum(stage.first, np.searchsorted(stage.work, stage.end - bound, side="left"))
+    open_ = total - stage.work
+    before = _Minima(open_).first_least(start, places)
+    return np.where(start < places, stage.end + open_[before], np.inf), before
+
+
+class _Minima:
+    """Where the minimum of any range of an array lies, the first of equal ones; made in n log n."""
+
+    def __init__(self, values: Floats) -> None:
+        self._values = values
+        self._rows = [np.arange(len(values))]
+        width = 1
+        while 2 * width <= len(values):
+            left, right = self._rows[-1][:-width], self._rows[-1][width:]
+            self._rows.append(np.where(values[left] <= values[right], left, right))
+            width *= 2
+
+    def first_least(self, start: Ints, stop: Ints) -> Ints:
+        """For each range, ``stop`` excluded, the index of its least value; ``start`` where it is empty."""
+        start = np.minimum(start, len(self._values) - 1)
+        length = np.maximum(stop - start, 1)
+        level = np.frexp(length)[1] - 1
+        found = np.empty(len(start), np.int64)
+        for each in np.unique(level):
+            those = level == each
+            row = self._rows[each]
+            left, right = row[start[those]], row[start[those] + length[those] - (1 << int(each))]
+            found[those] = np.where(self._values[left] <= self._values[right], left, right)
+        return found
+
+
+__all__ = ["evaluate", "lower_bound", "solve"]

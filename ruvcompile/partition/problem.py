@@ -41,9 +41,9 @@ class Problem:
     """A chain of units to be cut into one stage for each of ``devices``, in their order.
 
     ``unit_bytes[i]`` is what unit i needs in memory: weights as loaded and key/value space; of a weight that several
-    units read, ``shared`` joins each reader with the next. ``runtime_bytes`` is what a stage process needs besides.
-    ``borders[k - 1]`` is the cut between the first k units and the rest. ``objective`` is ``throughput`` (the slowest
-    stage) or ``latency`` (the sum).
+    units read, ``shared`` joins each reader with the next, so it is part of what either counts. ``runtime_bytes`` is
+    what a stage process needs besides. ``borders[k - 1]`` is the cut between the first k units and the rest.
+    ``objective`` is ``throughput`` (the slowest stage) or ``latency`` (the sum).
     """
 
     devices: tuple[Device, ...]

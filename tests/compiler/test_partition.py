@@ -1,5 +1,6 @@
 """The chain search against exhaustive search, and the bound against both."""
 
+import tracemalloc
 from itertools import combinations
 
 import pytest
@@ -23,13 +24,17 @@ def problems(draw: st.DrawFn) -> Problem:
         )
         for index in range(draw(st.integers(1, 3)))
     )
+    both = tuple(draw(st.lists(shared(count), max_size=3))) if count > 1 else ()
     return Problem(
         devices,
-        tuple(draw(st.integers(0, 15)) for _ in range(count)),
+        tuple(
+            draw(st.integers(0, 11)) + sum(each.size for each in both if unit in (each.first, each.second))
+            for unit in range(count)
+        ),
         tuple(Border(draw(st.booleans()), draw(st.integers(0, 8))) for _ in range(count - 1)),
         draw(st.integers(0, 5)),
         draw(st.sampled_from(["throughput", "latency"])),
-        tuple(draw(st.lists(shared(count), max_size=3))) if count > 1 else (),
+        both,
     )
 
 
@@ -60,8 +65,11 @@ def test_equals_exhaustive_search(problem: Problem) -> None:
     candidates = every(problem)
     assert (best is None) == (not candidates)
     if best is not None:
-        assert value(problem, best) == pytest.approx(min(value(problem, each) for each in candidates))
+        least = min(value(problem, each) for each in candidates)
+        assert value(problem, best) == pytest.approx(least)
         assert all(problem.borders[cut - 1].legal for cut in best.cuts)
+        equal = [each.latency_ms for each in candidates if value(problem, each) == pytest.approx(least)]
+        assert best.latency_ms == pytest.approx(min(equal)), "of equal ones, the one with the smaller sum"
 
 
 @given(problems())
@@ -88,6 +96,31 @@ def test_a_heavy_end_moves_the_cut() -> None:
     assert best.cuts == (6,)
     assert best.bottleneck_ms == 6.0
     assert best.gap == 0.0
+
+
+def test_of_equal_cuts_the_earliest() -> None:
+    devices = tuple(Device(name, (1.0, 0.0, 0.0, 1.0), 1000) for name in "ab")
+    best = solve(Problem(devices, (1,) * 4, (Border(True, 0),) * 3, 0))
+    assert best is not None
+    assert best.cuts == (1,)
+
+
+def test_fifty_thousand_units_in_three_stages_take_no_table_of_all_pairs() -> None:
+    """A table of all pairs would be 20 GB. The two heavy units belong in stages of their own."""
+    count = 50_000
+    times = [1.0] * count
+    times[100] = times[40_000] = 30_000.0
+    devices = tuple(Device(name, tuple(times), 60_000) for name in "abc")
+    problem = Problem(devices, (1,) * count, (Border(True, 0),) * (count - 1), 0, shared=(Shared(0, count - 1, 1),))
+    tracemalloc.start()
+    best = solve(problem)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert best is not None
+    assert best.cuts[0] > 100
+    assert best.cuts[1] == 40_000
+    assert best.bottleneck_ms == 39_999.0, "the last heavy one and all behind it"
+    assert peak < 200e6
 
 
 def test_nothing_fits() -> None:
