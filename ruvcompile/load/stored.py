@@ -27,12 +27,15 @@ class Stored:
         shape: as safetensors have it; a linear weight is ``[out, in]``.
         bits: per weight in the file.
         read: decodes it anew, float32 of that shape; nothing keeps the result.
+        rows: ``read()[start:stop]`` of a matrix without reading the rest, so that what is larger than memory can be
+            walked over (``ruvcompile.rows``); None where that is not to be had.
     """
 
     source: str
     shape: tuple[int, ...]
     bits: int
     read: Callable[[], Floats]
+    rows: Callable[[int, int], Floats] | None = None
 
 
 @dataclass(frozen=True)
