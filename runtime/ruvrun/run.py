@@ -16,11 +16,12 @@ import numpy as np
 
 from ruvrun import client
 from ruvrun.engine import Lost, Request
-from ruvrun.errors import InputError, MachineError, UnreachableError, did_you_mean
+from ruvrun.errors import InputError, MachineError, UnreachableError
 from ruvrun.executors import Array
 from ruvrun.frames import Sampling
-from ruvrun.manifest import Manifest, Tensor
+from ruvrun.manifest import Manifest
 from ruvrun.pipeline.driver import Driver, Event
+from ruvrun.signature import require_names, require_shape
 from ruvrun.tokenizer import Tokenizer
 
 
@@ -116,19 +117,18 @@ def read_inputs(paths: Sequence[Path], manifest: Manifest) -> dict[str, Array]:
             if name in found:
                 raise InputError("input-twice", f"{name!r} is in more than one file", hint="leave one of them out")
             found[name] = array
-    wanted = {tensor.name: tensor for tensor in manifest.program.inputs}
-    for name in found.keys() - wanted.keys():
-        raise InputError("input-unknown", f"the model has no input {name!r}", hint=did_you_mean(name, wanted))
-    for name in wanted.keys() - found.keys():
-        raise InputError(
-            "input-missing",
-            f"no array for the model's input {name!r}",
-            context=[f"it takes {', '.join(map(_describe, wanted.values()))}"],
-            hint="names in the npz file are those of the ONNX file",
-        )
+    wanted = manifest.program.inputs
+    require_names(found, wanted, where="names in the npz file are those of the ONNX file")
     sizes: dict[str, int] = {}
-    for name, tensor in wanted.items():
-        _check_array(tensor, found[name], sizes)
+    for tensor in wanted:
+        array = found[tensor.name]
+        if array.dtype != np.dtype(tensor.dtype):
+            raise InputError(
+                "input-type",
+                f"{tensor.name!r} is {array.dtype}, the model takes {tensor.dtype}",
+                hint=f"convert it with .astype({tensor.dtype!r})",
+            )
+        require_shape(tensor, array.shape, sizes)
     return found
 
 
@@ -172,31 +172,6 @@ def _read_npz(path: Path) -> dict[str, Array]:
         raise InputError(
             "input-invalid", f"{path} is not an npz file", context=[str(error)], hint="write it with numpy.savez"
         ) from None
-
-
-def _check_array(tensor: Tensor, array: Array, sizes: dict[str, int]) -> None:
-    """Type and shape; a symbolic size must be the same wherever it stands."""
-    if array.dtype != np.dtype(tensor.dtype):
-        raise InputError(
-            "input-type",
-            f"{tensor.name!r} is {array.dtype}, the model takes {tensor.dtype}",
-            hint=f"convert it with .astype({tensor.dtype!r})",
-        )
-    fits = len(tensor.shape) == array.ndim
-    for wanted, size in zip(tensor.shape, array.shape, strict=False):
-        fits = fits and (sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted) == size
-    if not fits:
-        context = [f"{name} is {size}" for name, size in sizes.items()]
-        raise InputError(
-            "input-shape",
-            f"{tensor.name!r} is {list(array.shape)}, the model takes {_describe(tensor)}",
-            context=context,
-            hint="give the shape the model takes",
-        )
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{tensor.name} {tensor.dtype}{tensor.shape}".replace("'", "")
 
 
 def _cannot_write(path: Path, error: OSError) -> MachineError:
