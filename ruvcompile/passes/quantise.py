@@ -14,13 +14,14 @@ Four bits are asymmetric with a uint8-packed zero point per block (float zero po
 orders of magnitude slower); eight bits are symmetric around 128. A block's scale is fitted by least squares
 after rounding, over a few ranges; the error against the file is measured (``verify/loss.py``), never assumed.
 
-All results are lazy: a tensor is quantised when a file is written, and forgotten soon after.
+All results are lazy: a tensor is quantised when a file is written, and forgotten soon after. The float weight is
+never whole in memory where it can be read in parts.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ import onnx_ir as ir
 
 from ruvcompile.errors import InputError
 from ruvcompile.program import BITS, TIED, Program
+from ruvcompile.rows import row_blocks
 
 BLOCK = 32
 MS_DOMAIN = "com.microsoft"
@@ -37,6 +39,8 @@ FITTED_RANGES = (1.0, 0.9)
 # Values, scales and zeros of one tensor are read in turn, those of three stacked projections side by side. Each
 # thread that writes weights keeps this many results meanwhile.
 KEPT = 3
+# Weights that are worked on at once: some twenty passes over them, in a core's own cache three times as fast.
+AT_ONCE = 128 * 1024
 
 Float = npt.NDArray[np.float32]
 Bytes = npt.NDArray[Any]
@@ -81,17 +85,31 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
 
 def quantise_blocks(weight: Float, bits: int) -> Quantised:
     """Quantise ``weight`` ``[rows, columns]``, columns a multiple of 32, to 4 or 8 bits."""
-    rows, columns = weight.shape
-    blocks = np.ascontiguousarray(weight, np.float32).reshape(-1, BLOCK)
-    if bits == 8:
-        scale = np.abs(blocks).max(1) / np.float32(127)
-        levels = np.rint(blocks / _divisor(scale)[:, None]) + np.float32(128)
-        return Quantised(levels.astype(np.uint8).reshape(rows, columns), scale.reshape(rows, -1), None)
-    scale, zero, levels = _fit_asymmetric(blocks)
-    packed = levels.reshape(rows, columns // 2, 2)
-    return Quantised(
-        packed[..., 0] | packed[..., 1] << 4, scale.reshape(rows, -1), _pack_zeros(zero.reshape(rows, columns // BLOCK))
-    )
+    return quantise_rows([weight], weight.shape, bits)
+
+
+def quantise_rows(parts: Iterable[Float], shape: tuple[int, ...], bits: int) -> Quantised:
+    """Quantise a matrix that comes a few rows at a time (``rows.row_blocks``), together of ``shape``."""
+    rows, columns = shape
+    blocks = columns // BLOCK
+    values = np.empty((rows, columns * bits // 8), np.uint8)
+    scales = np.empty((rows, blocks), np.float32)
+    zeros = np.empty((rows, (blocks + 1) // 2), np.uint8) if bits == 4 else None
+    step, at = max(1, AT_ONCE // columns), 0
+    for part in parts:
+        for start in range(0, len(part), step):
+            some = np.ascontiguousarray(part[start : start + step], np.float32).reshape(-1, BLOCK)
+            here = slice(at, at + some.size // columns)
+            levels, scale, zero = _fit_asymmetric(some) if bits == 4 else _fit_symmetric(some)
+            scales[here] = scale.reshape(-1, blocks)
+            if zeros is not None:
+                packed = levels.reshape(-1, columns // 2, 2)
+                np.bitwise_or(packed[..., 0], packed[..., 1] << 4, out=values[here])
+                zeros[here] = _pack_zeros(zero.reshape(-1, blocks))
+            else:
+                values[here] = levels.reshape(-1, columns)
+            at = here.stop
+    return Quantised(values, scales, zeros)
 
 
 def dequantise_blocks(quantised: Quantised, bits: int) -> Float:
@@ -107,8 +125,15 @@ def dequantise_blocks(quantised: Quantised, bits: int) -> Float:
     return result
 
 
-def _fit_asymmetric(blocks: Float) -> tuple[Float, Bytes, Bytes]:
-    """Scales ``[n]``, zero points ``[n]`` and levels ``[n, 32]`` (0 to 15): the least squared error of a few ranges."""
+def _fit_symmetric(blocks: Float) -> tuple[Bytes, Float, Bytes]:
+    """Levels ``[n, 32]`` around 128 and scales ``[n]`` of blocks ``[n, 32]``; zero points are all the same."""
+    scale = np.abs(blocks).max(1) / np.float32(127)
+    levels = np.rint(blocks / _divisor(scale)[:, None]) + np.float32(128)
+    return levels.astype(np.uint8), scale, np.empty(0, np.uint8)
+
+
+def _fit_asymmetric(blocks: Float) -> tuple[Bytes, Float, Bytes]:
+    """Levels ``[n, 32]`` (0 to 15), scales ``[n]`` and zero points ``[n]``: the least squared error of a few ranges."""
     low, high = np.minimum(blocks.min(1), 0), np.maximum(blocks.max(1), 0)
     best: tuple[Float, Float, Float] | None = None
     least: Float | None = None
@@ -133,7 +158,7 @@ def _fit_asymmetric(blocks: Float) -> tuple[Float, Bytes, Bytes]:
         )
     assert best is not None
     scale, zero, centred = best
-    return scale.astype(np.float32), zero.astype(np.uint8), (centred + zero[:, None]).astype(np.uint8)
+    return (centred + zero[:, None]).astype(np.uint8), scale.astype(np.float32), zero.astype(np.uint8)
 
 
 def _divisor(value: Float) -> Float:
@@ -185,7 +210,7 @@ class _Weights:
         assert tensor is not None
 
         def read() -> Quantised:
-            return self._read(name, bits, lambda: tensor.numpy().T if transposed else tensor.numpy())
+            return self._read(name, lambda: row_blocks(tensor, transposed=transposed), (rows, columns), bits)
 
         blocks = columns // BLOCK
         shape = (rows, columns * bits // 8) if form == "rows" else (rows, blocks, BLOCK * bits // 8)
@@ -200,11 +225,11 @@ class _Weights:
             values.append(self._lazy(f"{base}.zeros", ir.DataType.UINT8, zeros, lambda: _present(read().zeros)))
         return values
 
-    def _read(self, name: str, bits: int, source: Callable[[], npt.NDArray[Any]]) -> Quantised:
+    def _read(self, name: str, parts: Callable[[], Iterable[Float]], shape: tuple[int, int], bits: int) -> Quantised:
         kept: dict[tuple[str, int], Quantised] = self._thread.__dict__.setdefault("kept", {})
         found = kept.get((name, bits))
         if found is None:
-            found = kept[name, bits] = quantise_blocks(source(), bits)
+            found = kept[name, bits] = quantise_rows(parts(), shape, bits)
             if len(kept) > KEPT:
                 del kept[next(iter(kept))]
         return found
@@ -257,4 +282,4 @@ def _present(zeros: Bytes | None) -> Bytes:
     return zeros
 
 
-__all__ = ["BLOCK", "MS_DOMAIN", "Quantised", "dequantise_blocks", "quantise", "quantise_blocks"]
+__all__ = ["BLOCK", "MS_DOMAIN", "Quantised", "dequantise_blocks", "quantise", "quantise_blocks", "quantise_rows"]
