@@ -1,105 +1,62 @@
 """The canonical form of a decoder, and the one place that builds it.
 
-Every decoder checkpoint becomes the same graph, whatever file it came from. A family module (``llama.py``)
-only describes the model (``Form``) and names its weights (``Weight``); the graph is drawn here, once, so that
-every pass, lowering and test knows exactly one shape of decoder. It is standard ONNX at opset 23, nothing else,
-and ONNX Runtime runs it as it is::
+Every decoder checkpoint becomes the same graph, whatever file it came from. A family module (``families``) only
+describes the model (``Form``) and names its weights (``Weight``); the graph is drawn here, once, so that every pass,
+lowering and test knows exactly one shape of decoder. It is standard ONNX, nothing else, and ONNX Runtime runs it as
+it is. What stands in brackets is there where the form says so::
 
-    input_ids ─ Gather(embed) ─┬─ RMSNormalization ─┬─ MatMul q ─ RotaryEmbedding ─┐
-                               │                    ├─ MatMul k ─ RotaryEmbedding ─┤
-                               │                    └─ MatMul v ───────────────────┼─ Attention ─ MatMul o ─┐
-                               │                       past_key.i, past_value.i ───┘    └─ present_*.i     │
-                               └─ Add ◄────────────────────────────────────────────────────────────────────┘
-                                   ├─ RMSNormalization ─┬─ MatMul gate ─ SiLU ─ Mul ─ MatMul down ─┐
-                                   └─ Add ◄─────────────┴─ MatMul up ──────────┘ ◄─────────────────┘
-    ... more layers ...  ─ RMSNormalization ─ MatMul(head) ─ logits
+    input_ids ─ Gather(embed) [─ Mul]
+     ├─ RMSNormalization ─┬─ MatMul q [─ Add] [─ norm by head] [─ RotaryEmbedding] ─┐
+     │                    ├─ MatMul k [─ Add] [─ norm by head] [─ RotaryEmbedding] ─┤
+     │                    └─ MatMul v [─ Add] ──────────────────────────────────────┼─ Attention ─ MatMul o ─┐
+     │                                                 past_key.i, past_value.i ────┘    └─ present_*.i      │
+     └─ Add ◄────────────────────────────────────────────────────────────── [RMSNormalization] ◄─ [Add] ◄────┘
+         ├─ RMSNormalization ─┬─ MatMul gate [─ Add] ─ SiLU or Gelu ─ Mul ─ MatMul down [─ Add] ─┐
+         └─ Add ◄──┐          └─ MatMul up [─ Add] ───────────────────┘                          │
+                   └───────────────────────────────────────────────────── [RMSNormalization] ◄───┘
+    ... more layers ...  ─ RMSNormalization ─ MatMul(head) [─ Div ─ Tanh ─ Mul] ─ logits
 
 Choices that the rest of the compiler relies on:
 
 1. *Activations stay ``[batch, sequence, width]``*; heads are told to ``RotaryEmbedding`` and ``Attention`` by
-   attribute. No reshape, no transpose, no shape arithmetic: a cut anywhere is a cut of plain tensors.
+   attribute. No transpose, no shape arithmetic, and a reshape only around a norm by head: a cut anywhere is a cut of
+   plain tensors.
 2. *State is explicit.* ``past_key.i`` goes in, ``present_key.i`` comes out, per layer; ``Attention`` appends the new
    keys and masks causally behind them. Back ends turn the pair into their own cache.
-3. *Rotary embedding is the half-split form* with tables ``rotary.cos`` and ``rotary.sin`` ``[context, head_size / 2]``
-   that all layers share and any stage can hold; frequency scaling of the model is inside the tables.
-4. *A linear weight is ``[in, out]``*, as ``MatMul`` wants it; the embedding is ``[vocab, hidden]``. Where the model
+3. *A sliding window is an attribute*, ``left_window_size`` (positions before a token that it sees, so one less than
+   the window). The standard has it since opset 25; a graph without windows stays at opset 23.
+4. *Rotary embedding is the half-split form* with tables ``rotary.cos`` and ``rotary.sin`` ``[context, pairs]`` that
+   all layers share and any stage can hold; frequency scaling of the model is inside the tables. A model with
+   several bases has several tables.
+5. *A linear weight is ``[in, out]``*, as ``MatMul`` wants it; the embedding is ``[vocab, hidden]``. Where the model
    ties them, ``head.weight`` is an initializer of its own, the transpose of the same stored tensor, and its metadata
    ``ruv.tied`` names ``embed.weight``: a stage that holds one end only is complete, and a pass that quantises them
    can do it once.
-5. *Weights are lazy*: ``const_value.numpy()`` decodes the stored tensor, and nothing keeps the result. Shapes and
+6. *Weights are lazy*: ``const_value.numpy()`` decodes the stored tensor, and nothing keeps the result. Shapes and
    ``ruv.bits`` (bits per weight in the file) are known without reading.
-6. *Names are addresses.* A node is ``/layers.3/attn/q_proj``; its output value is the same without the leading slash;
+7. *Names are addresses.* A node is ``/layers.3/attn/q_proj``; its output value is the same without the leading slash;
    its weight is ``layers.3.attn.q_proj.weight``. Every value has type and shape, with ``batch``, ``sequence``, ``past``
    and ``total`` (= past + sequence) as the only symbols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
-from ruvcompile.program import BITS, TIED
+from ruvcompile.load.form import EMBED, HEAD, Floats, Form, Layer, Rotary, Weight, weight_shapes
+from ruvcompile.program import BITS, TIED, Decoder
 
-OPSET = 23
+OPSET, WINDOW_OPSET = 23, 25
 IR_VERSION = 11
-EMBED = "embed.weight"
-HEAD = "head.weight"
-COS = "rotary.cos"
-SIN = "rotary.sin"
 
-Floats = npt.NDArray[np.float32]
 Dims = tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
-class Form:
-    """A decoder in numbers. ``inverse_frequencies`` are the rotary angles per position, ``head_size / 2`` of them."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    ffn: int
-    vocab: int
-    context: int
-    epsilon: float
-    inverse_frequencies: tuple[float, ...]
-    tied: bool
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A weight in canonical orientation. ``source`` is its name in the file, for messages; ``read`` decodes it anew."""
-
-    source: str
-    shape: tuple[int, ...]
-    bits: int
-    read: Callable[[], Floats]
-
-
-def weight_shapes(form: Form) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight the form has, in the order of the graph; the tied head is among them."""
-    queries, keys = form.heads * form.head_size, form.kv_heads * form.head_size
-    shapes: dict[str, tuple[int, ...]] = {EMBED: (form.vocab, form.hidden)}
-    for layer in range(form.layers):
-        shapes |= {
-            f"layers.{layer}.attn_norm.weight": (form.hidden,),
-            f"layers.{layer}.attn.q_proj.weight": (form.hidden, queries),
-            f"layers.{layer}.attn.k_proj.weight": (form.hidden, keys),
-            f"layers.{layer}.attn.v_proj.weight": (form.hidden, keys),
-            f"layers.{layer}.attn.o_proj.weight": (queries, form.hidden),
-            f"layers.{layer}.mlp_norm.weight": (form.hidden,),
-            f"layers.{layer}.mlp.gate_proj.weight": (form.hidden, form.ffn),
-            f"layers.{layer}.mlp.up_proj.weight": (form.hidden, form.ffn),
-            f"layers.{layer}.mlp.down_proj.weight": (form.ffn, form.hidden),
-        }
-    return shapes | {"final_norm.weight": (form.hidden,), HEAD: (form.hidden, form.vocab)}
 
 
 def build_decoder(form: Form, weights: Mapping[str, Weight], name: str) -> ir.Model:
@@ -120,6 +77,21 @@ def build_decoder(form: Form, weights: Mapping[str, Weight], name: str) -> ir.Mo
     return _Drawing(form, weights).model(name)
 
 
+def decoder_of(form: Form, architecture: str, eos: tuple[int, ...]) -> Decoder:
+    """What a program tells of a decoder of this form."""
+    return Decoder(
+        architecture=architecture,
+        layers=len(form.layers),
+        hidden=form.hidden,
+        heads=form.heads,
+        kv_heads=form.kv_heads,
+        head_size=form.head_size,
+        vocab=form.vocab,
+        context=form.context,
+        eos=eos,
+    )
+
+
 class _Drawing:
     """The graph while it is drawn: each method appends nodes and returns the value that goes on."""
 
@@ -130,9 +102,10 @@ class _Drawing:
         for name, weight in weights.items():
             tied = {TIED: EMBED} if name == HEAD and form.tied else {}
             self._initializer(name, weight.shape, weight.read, {BITS: str(weight.bits)} | tied)
-        for name, wave in ((COS, np.cos), (SIN, np.sin)):
-            shape = (form.context, form.head_size // 2)
-            self._initializer(name, shape, _RotaryTable(form.inverse_frequencies, form.context, wave), {BITS: "32"})
+        for table, rotary in form.rotaries.items():
+            for half, wave in (("cos", np.cos), ("sin", np.sin)):
+                shape = (form.context, len(rotary.frequencies))
+                self._initializer(f"{table}.{half}", shape, _Table(rotary, form.context, wave), {BITS: "32"})
 
     def model(self, name: str) -> ir.Model:
         form = self.form
@@ -140,84 +113,137 @@ class _Drawing:
         positions = _value("position_ids", ("batch", "sequence"), ir.DataType.INT64)
         inputs, presents = [ids, positions], list[ir.Value]()
         hidden = self._node("Gather", "/embed", [self.initializers[EMBED], ids], form.hidden)
-        for layer in range(form.layers):
+        if form.embedding_scale != 1:
+            scale = self._constant("embed.scale", np.float32(form.embedding_scale))
+            hidden = self._node("Mul", "/embed/scaled", [hidden, scale], form.hidden)
+        for number, layer in enumerate(form.layers):
             past = ("batch", form.kv_heads, "past", form.head_size)
-            pasts = [_value(f"past_{half}.{layer}", past) for half in ("key", "value")]
-            hidden, present = self._attention(layer, hidden, positions, pasts)
-            hidden = self._mlp(layer, hidden)
+            pasts = [_value(f"past_{half}.{number}", past) for half in ("key", "value")]
+            hidden, present = self._attention(number, layer, hidden, positions, pasts)
+            hidden = self._mlp(number, hidden)
             inputs += pasts
             presents += present
-        hidden = self._norm("/final_norm", hidden)
-        logits = self._linear("/head", hidden, output="logits")
+        logits = self._head(self._norm("/final_norm", hidden))
+        windows = any(layer.window for layer in form.layers)
         graph = ir.Graph(
             inputs,
             [logits, *presents],
             nodes=self.nodes,
             initializers=list(self.initializers.values()),
-            opset_imports={"": OPSET},
+            opset_imports={"": WINDOW_OPSET if windows else OPSET},
             name=name,
         )
         return ir.Model(graph, ir_version=IR_VERSION, producer_name="ruvcompile")
 
     def _attention(
-        self, layer: int, hidden: ir.Value, positions: ir.Value, pasts: list[ir.Value]
+        self, number: int, layer: Layer, hidden: ir.Value, positions: ir.Value, pasts: list[ir.Value]
     ) -> tuple[ir.Value, list[ir.Value]]:
-        form, at = self.form, f"/layers.{layer}/attn"
-        normed = self._norm(f"/layers.{layer}/attn_norm", hidden)
+        form, at = self.form, f"/layers.{number}/attn"
+        normed = self._norm(f"/layers.{number}/attn_norm", hidden)
         query, key, value = (self._linear(f"{at}/{part}_proj", normed) for part in "qkv")
-        query = self._rotary(f"{at}/q_rope", query, positions, form.heads)
-        key = self._rotary(f"{at}/k_rope", key, positions, form.kv_heads)
+        if form.qk_norm:
+            query, key = self._by_head(at, "q", query, form.heads), self._by_head(at, "k", key, form.kv_heads)
+        if layer.rotary is not None:
+            query = self._rotary(f"{at}/q_rope", layer.rotary, query, positions, form.heads)
+            key = self._rotary(f"{at}/k_rope", layer.rotary, key, positions, form.kv_heads)
+        attributes: dict[str, int | float] = {
+            "is_causal": 1,
+            "q_num_heads": form.heads,
+            "kv_num_heads": form.kv_heads,
+        }
+        if form.scale is not None:
+            attributes["scale"] = form.scale
+        if form.attention_cap:
+            attributes["softcap"] = form.attention_cap
+        if layer.window:
+            attributes["left_window_size"] = layer.window - 1
         total = ("batch", form.kv_heads, "total", form.head_size)
-        presents = [_value(f"present_{half}.{layer}", total) for half in ("key", "value")]
-        mixed = self._node(
-            "Attention",
-            f"{at}/attention",
-            [query, key, value, None, *pasts],
-            form.heads * form.head_size,
-            {"is_causal": 1, "q_num_heads": form.heads, "kv_num_heads": form.kv_heads},
-            more=presents,
-        )
-        return self._node("Add", f"{at}/add", [hidden, self._linear(f"{at}/o_proj", mixed)], form.hidden), presents
+        presents = [_value(f"present_{half}.{number}", total) for half in ("key", "value")]
+        operands, width = [query, key, value, None, *pasts], form.heads * form.head_size
+        mixed = self._node("Attention", f"{at}/attention", operands, width, attributes=attributes, more=presents)
+        return self._residual(at, hidden, self._linear(f"{at}/o_proj", mixed)), presents
 
-    def _mlp(self, layer: int, hidden: ir.Value) -> ir.Value:
-        form, at = self.form, f"/layers.{layer}/mlp"
-        normed = self._norm(f"/layers.{layer}/mlp_norm", hidden)
+    def _by_head(self, at: str, part: str, value: ir.Value, heads: int) -> ir.Value:
+        """Norm each head of ``[batch, sequence, heads * head_size]`` by itself."""
+        size = self.form.head_size
+        apart = self._constant(f"heads.{heads}x{size}", np.array([0, 0, heads, size], np.int64))
+        together = self._constant(f"heads.{heads * size}", np.array([0, 0, heads * size], np.int64))
+        split = self._node("Reshape", f"{at}/{part}_heads", [value, apart], heads, size)
+        normed = self._norm(f"{at}/{part}_norm", split)
+        return self._node("Reshape", f"{at}/{part}_normed", [normed, together], heads * size)
+
+    def _mlp(self, number: int, hidden: ir.Value) -> ir.Value:
+        form, at = self.form, f"/layers.{number}/mlp"
+        normed = self._norm(f"/layers.{number}/mlp_norm", hidden)
         gate = self._linear(f"{at}/gate_proj", normed)
-        sigmoid = self._node("Sigmoid", f"{at}/sigmoid", [gate], form.ffn)
-        silu = self._node("Mul", f"{at}/silu", [gate, sigmoid], form.ffn)
-        gated = self._node("Mul", f"{at}/gated", [silu, self._linear(f"{at}/up_proj", normed)], form.ffn)
-        return self._node("Add", f"{at}/add", [hidden, self._linear(f"{at}/down_proj", gated)], form.hidden)
+        if form.activation == "silu":
+            sigmoid = self._node("Sigmoid", f"{at}/sigmoid", [gate], form.ffn)
+            active = self._node("Mul", f"{at}/silu", [gate, sigmoid], form.ffn)
+        else:
+            attributes = {"approximate": "tanh" if form.activation == "gelu_tanh" else "none"}
+            active = self._node("Gelu", f"{at}/gelu", [gate], form.ffn, attributes=attributes)
+        gated = self._node("Mul", f"{at}/gated", [active, self._linear(f"{at}/up_proj", normed)], form.ffn)
+        return self._residual(at, hidden, self._linear(f"{at}/down_proj", gated))
 
-    def _norm(self, name: str, hidden: ir.Value) -> ir.Value:
-        scale = self.initializers[_weight_of(name)]
+    def _residual(self, at: str, hidden: ir.Value, change: ir.Value) -> ir.Value:
+        if self.form.post_norms:
+            change = self._norm(f"{at}/post_norm", change)
+        return self._node("Add", f"{at}/add", [hidden, change], self.form.hidden)
+
+    def _head(self, hidden: ir.Value) -> ir.Value:
+        form = self.form
+        if not form.logit_cap:
+            return self._linear("/head", hidden, output="logits")
+        logits, cap = self._linear("/head", hidden), self._constant("head.cap", np.float32(form.logit_cap))
+        small = self._node("Div", "/head/small", [logits, cap], form.vocab)
+        bounded = self._node("Tanh", "/head/bounded", [small], form.vocab)
+        return self._node("Mul", "/head/capped", [bounded, cap], form.vocab, output="logits")
+
+    def _norm(self, name: str, value: ir.Value) -> ir.Value:
+        scale = self.initializers[_address(name) + ".weight"]
+        assert value.shape is not None
         attributes = {"axis": -1, "epsilon": self.form.epsilon, "stash_type": 1}
-        return self._node("RMSNormalization", name, [hidden, scale], self.form.hidden, attributes)
+        widths = [int(size) for size in value.shape[2:]]  # type: ignore[arg-type]  # only batch and sequence are open
+        return self._node("RMSNormalization", name, [value, scale], *widths, attributes=attributes)
 
     def _linear(self, name: str, value: ir.Value, output: str | None = None) -> ir.Value:
-        weight = self.initializers[_weight_of(name)]
+        weight, bias = self.initializers[_address(name) + ".weight"], self.initializers.get(_address(name) + ".bias")
         assert weight.shape is not None
-        return self._node("MatMul", name, [value, weight], int(weight.shape.numpy()[1]), output=output)
+        width = int(weight.shape.numpy()[1])
+        result = self._node("MatMul", name, [value, weight], width, output=output)
+        return result if bias is None else self._node("Add", f"{name}/biased", [result, bias], width)
 
-    def _rotary(self, name: str, value: ir.Value, positions: ir.Value, heads: int) -> ir.Value:
-        inputs = [value, self.initializers[COS], self.initializers[SIN], positions]
-        return self._node("RotaryEmbedding", name, inputs, heads * self.form.head_size, {"num_heads": heads})
+    def _rotary(self, name: str, table: str, value: ir.Value, positions: ir.Value, heads: int) -> ir.Value:
+        inputs = [value, self.initializers[f"{table}.cos"], self.initializers[f"{table}.sin"], positions]
+        attributes = {"num_heads": heads}
+        rotated = 2 * len(self.form.rotaries[table].frequencies)
+        if rotated < self.form.head_size:
+            attributes["rotary_embedding_dim"] = rotated
+        return self._node("RotaryEmbedding", name, inputs, heads * self.form.head_size, attributes=attributes)
 
     def _node(
         self,
         kind: str,
         name: str,
-        inputs: list[ir.Value | None] | list[ir.Value],
-        width: int,
-        attributes: Mapping[str, int | float] | None = None,
-        *,
-        more: list[ir.Value] | None = None,
+        inputs: Sequence[ir.Value | None],
+        *widths: int,
+        attributes: Mapping[str, int | float | str] | None = None,
+        more: Sequence[ir.Value] = (),
         output: str | None = None,
     ) -> ir.Value:
-        result = _value(output or name.removeprefix("/"), ("batch", "sequence", width))
-        self.nodes.append(
-            ir.node(kind, inputs, attributes or {}, outputs=[result, *(more or [])], name=name),
-        )
+        """Append a node that yields ``[batch, sequence, *widths]``, under its own name or as ``output``."""
+        result = _value(output or name.removeprefix("/"), ("batch", "sequence", *widths))
+        self.nodes.append(ir.node(kind, inputs, attributes or {}, outputs=[result, *more], name=name))
         return result
+
+    def _constant(self, name: str, array: npt.NDArray[Any] | np.generic) -> ir.Value:
+        """A small initializer that is no weight."""
+        if name not in self.initializers:
+            tensor = ir.Tensor(np.asarray(array), name=name)
+            value = _value(name, np.shape(array), tensor.dtype)
+            value.const_value = tensor
+            self.initializers[name] = value
+        return self.initializers[name]
 
     def _initializer(
         self, name: str, shape: tuple[int, ...], read: Callable[[], Floats], metadata: dict[str, str]
@@ -236,24 +262,25 @@ class _Drawing:
 
 
 @dataclass(frozen=True)
-class _RotaryTable:
-    """Cosine or sine of position times frequency, computed when it is asked for: ``[context, head_size / 2]``."""
+class _Table:
+    """Cosine or sine of position times frequency, computed when it is asked for: ``[context, pairs]``."""
 
-    inverse_frequencies: tuple[float, ...]
+    rotary: Rotary
     context: int
     wave: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
     def __call__(self) -> Floats:
-        angles = np.outer(np.arange(self.context, dtype=np.float64), np.array(self.inverse_frequencies))
-        return self.wave(angles).astype(np.float32)
+        angles = np.outer(np.arange(self.context, dtype=np.float64), np.array(self.rotary.frequencies))
+        return (self.wave(angles) * self.rotary.gain).astype(np.float32)
 
 
 def _value(name: str, shape: Dims, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
     return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
 
 
-def _weight_of(node: str) -> str:
-    return node.removeprefix("/").replace("/", ".") + ".weight"
+def _address(node: str) -> str:
+    """``layers.3.attn.q_proj`` of ``/layers.3/attn/q_proj``."""
+    return node.removeprefix("/").replace("/", ".")
 
 
 def _by(shape: tuple[int, ...]) -> str:

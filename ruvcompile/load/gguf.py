@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Protocol
 
 from ruvcompile.errors import InputError
-from ruvcompile.load.checkpoint import Form, Weight, build_decoder
+from ruvcompile.load.checkpoint import build_decoder, decoder_of
+from ruvcompile.load.form import Form, Weight
 from ruvcompile.load.gguf_file import GgufFile, open_gguf
 from ruvcompile.load.tokenizer import read_tokenizer
-from ruvcompile.program import Decoder, Program, Source
+from ruvcompile.program import Program, Source
 from ruvrun.bundle import file_sha256
 
 FAMILIES = {"llama": "ruvcompile.load.llama"}
@@ -54,17 +55,7 @@ def load_gguf(path: Path, named_as: str) -> Program:
     weights = family.weights(file, form)
     tokenizer = read_tokenizer(file, form.vocab)
     name = program_name(path)
-    decoder = Decoder(
-        architecture=file.architecture,
-        layers=form.layers,
-        hidden=form.hidden,
-        heads=form.heads,
-        kv_heads=form.kv_heads,
-        head_size=form.head_size,
-        vocab=form.vocab,
-        context=form.context,
-        eos=tokenizer.eos,
-    )
+    decoder = decoder_of(form, file.architecture, tokenizer.eos)
     model = build_decoder(form, weights, name)
     return Program(name, model, Source(named_as, file_sha256(path)), decoder, tokenizer.files)
 

@@ -16,8 +16,9 @@ from functools import partial
 import numpy as np
 
 from ruvcompile.errors import InputError
-from ruvcompile.load.checkpoint import EMBED, HEAD, Floats, Form, Weight, weight_shapes
-from ruvcompile.load.gguf_file import GgufFile, StoredTensor, read_tensor
+from ruvcompile.load.form import EMBED, HEAD, ROTARY, Floats, Form, Layer, Rotary, Weight, weight_shapes
+from ruvcompile.load.gguf_data import read_tensor
+from ruvcompile.load.gguf_file import GgufFile, StoredTensor
 
 ARCHITECTURE = "llama"
 
@@ -71,7 +72,7 @@ def describe(file: GgufFile) -> Form:
     embedding = _tensor(file, _WHOLE[EMBED])
     context = file.count(key + "context_length")
     return Form(
-        layers=layers,
+        layers=(Layer(),) * layers,
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
@@ -81,7 +82,7 @@ def describe(file: GgufFile) -> Form:
         # Within one window, attention over a sliding window is plain attention.
         context=min(context, file.count(key + "attention.sliding_window", context)),
         epsilon=file.number(key + "attention.layer_norm_rms_epsilon"),
-        inverse_frequencies=_inverse_frequencies(file, head_size),
+        rotaries={ROTARY: Rotary(_inverse_frequencies(file, head_size))},
         tied=_WHOLE[HEAD] not in file.tensors,
     )
 

@@ -207,12 +207,12 @@ def test_unpermuting_turns_rotation_of_pairs_into_rotation_of_halves() -> None:
 
 def test_frequencies_are_scaled_as_the_file_says(tmp_path: Path) -> None:
     file = open_gguf(write_tiny_gguf(tmp_path / "m.gguf"), "m.gguf")
-    plain = llama.describe(file).inverse_frequencies
+    plain = llama.describe(file).rotaries["rotary"].frequencies
     scaling = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
     scaled = llama.describe(type(file)(file.path, "m.gguf", {**file.metadata, **scaling}, file.tensors))
     assert plain[0] == 1.0
     assert plain[4] == pytest.approx(10000.0**-0.5)
-    assert scaled.inverse_frequencies == pytest.approx([value / 4 for value in plain])
+    assert scaled.rotaries["rotary"].frequencies == pytest.approx([value / 4 for value in plain])
 
 
 def test_the_rotary_tables_reach_to_the_context(tiny: Program) -> None:

@@ -1,0 +1,130 @@
+"""Rotary tables out of ``config.json``: the base, and how a model was stretched to more positions than it began with.
+
+Two ways of writing are in use: ``rope_theta`` with ``rope_scaling`` beside it, and ``rope_parameters`` that holds
+both. With angles per position ``f_i = base ** (-2 i / n)``, n the rotated channels of a head:
+
+* ``default``: as they are;
+* ``linear``: all divided by ``factor``;
+* ``llama3``: slow ones (fewer than ``low_freq_factor`` turns over the original context) divided by ``factor``, fast
+  ones (more than ``high_freq_factor`` turns) left alone, those between mixed in proportion;
+* ``yarn`` (arXiv 2309.00071): the same idea, mixed by index between the channels that make ``beta_fast`` and
+  ``beta_slow`` turns; and cosines and sines multiplied by ``0.1 ln(factor) + 1``, which sharpens attention;
+* ``longrope`` (arXiv 2402.13753): each divided by a factor of its own, one list up to the original context and another
+  beyond it. Keys are rotated once and kept, so one set of factors must serve a whole answer: the short ones, and
+  the context ends where the original one does.
+
+What changes with the length of the text (``dynamic``) is refused, since kept keys would have to change too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ruvcompile.load.families.config import Config
+from ruvcompile.load.form import Rotary
+
+Angles = npt.NDArray[np.float64]
+
+
+def rotary_of(config: Config, head_size: int, default_base: float = 10000.0) -> Rotary:
+    """The rotary table of a model that has one, as its ``config`` describes it.
+
+    Raises:
+        InputError: the description is incomplete, or of a kind that is not supported.
+    """
+    keys = {**config.keys, **config.part("rope_parameters").keys, **config.part("rope_scaling").keys}
+    return table(Config(config.named_as, keys), head_size, default_base)
+
+
+def context_of(config: Config) -> int:
+    """How many positions the rotary table of ``config`` is good for."""
+    scaling = {**config.part("rope_parameters").keys, **config.part("rope_scaling").keys}
+    longest = config.count("max_position_embeddings")
+    both = Config(config.named_as, {**config.keys, **scaling})
+    kind = _kind(both)
+    if kind == "longrope":
+        return min(longest, both.count("original_max_position_embeddings", longest))
+    if kind == "yarn" and scaling.get("original_max_position_embeddings"):
+        # Some leave the length of the original context in max_position_embeddings.
+        reach = both.number("factor", 1.0) * both.count("original_max_position_embeddings")
+        return max(longest, int(reach))
+    return longest
+
+
+def table(config: Config, head_size: int, default_base: float) -> Rotary:
+    """The rotary table that a flat ``config`` (``rope_theta``, ``rope_type``, ``factor``...) describes."""
+    share = config.number("partial_rotary_factor", 1.0)
+    rotated = int(head_size * share)
+    if not 0 < rotated <= head_size or rotated % 2:
+        raise config.wrong(f"{rotated} of the {head_size} channels of a head are rotated")
+    base = config.number("rope_theta", default_base)
+    plain: Angles = base ** (-np.arange(0, rotated, 2, dtype=np.float64) / rotated)
+    kind, gain = _kind(config), 1.0
+    if kind == "linear":
+        plain = plain / config.number("factor")
+    elif kind == "llama3":
+        plain = _llama3(config, plain)
+    elif kind == "yarn":
+        plain, gain = _yarn(config, plain, base)
+    elif kind == "longrope":
+        plain, gain = _longrope(config, plain)
+    elif kind != "default":
+        raise config.unsupported(f"scales its rotary embedding by the method {kind!r}")
+    return Rotary(tuple(plain.tolist()), gain)
+
+
+def _kind(config: Config) -> str:
+    return config.text("rope_type", config.text("type", "default"))
+
+
+def _llama3(config: Config, plain: Angles) -> Angles:
+    original = config.count("original_max_position_embeddings", config.count("max_position_embeddings"))
+    low, high = config.number("low_freq_factor"), config.number("high_freq_factor")
+    turns = original * plain / (2 * math.pi)
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    result: Angles = plain * (kept + (1 - kept) / config.number("factor"))
+    return result
+
+
+def _yarn(config: Config, plain: Angles, base: float) -> tuple[Angles, float]:
+    longest = config.count("max_position_embeddings")
+    original = config.count("original_max_position_embeddings", longest)
+    factor = config.number("factor", longest / original)
+    rotated = 2 * len(plain)
+
+    def channel(turns: float) -> float:
+        """The index of the channel that makes so many turns over the original context."""
+        return rotated * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    first, last = channel(config.number("beta_fast", 32.0)), channel(config.number("beta_slow", 1.0))
+    if config.flag("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rotated - 1)
+    stretched = np.clip((np.arange(len(plain)) - first) / max(last - first, 0.001), 0, 1)
+    angles: Angles = plain * (1 - stretched + stretched / factor)
+    return angles, _yarn_gain(config, factor)
+
+
+def _yarn_gain(config: Config, factor: float) -> float:
+    def gain(share: float) -> float:
+        return 0.1 * share * math.log(factor) + 1 if factor > 1 else 1.0
+
+    share, whole = config.optional_number("mscale"), config.optional_number("mscale_all_dim")
+    inferred = gain(share) / gain(whole) if share and whole else gain(1.0)
+    return config.number("attention_factor", inferred)
+
+
+def _longrope(config: Config, plain: Angles) -> tuple[Angles, float]:
+    factors: Any = config.items("short_factor", len(plain))
+    if factors is None or len(config.keys["short_factor"]) != len(plain):
+        raise config.wrong(f"short_factor is no list of {len(plain)} numbers")
+    longest = config.count("max_position_embeddings")
+    original = config.count("original_max_position_embeddings", longest)
+    factor = config.number("factor", longest / original)
+    gain = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    angles: Angles = plain / np.array(factors, np.float64)
+    return angles, config.number("attention_factor", gain)
