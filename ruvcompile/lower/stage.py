@@ -38,8 +38,12 @@ def write_stage(
     backend: str,
     target: str,
     types: Mapping[str, Type] | None = None,
+    passing: bool = False,
 ) -> StageSpec:
     """Lower ``piece`` and write its graph, weights and ``bundle.toml`` into ``directory``.
+
+    Args:
+        passing: the stage is for ourselves and soon gone (``WeightStore.place``).
 
     Returns:
         The stage's spec, without a golden check (see ``add_golden``).
@@ -61,7 +65,7 @@ def write_stage(
     if decoder is not None:
         model = onnxruntime.lower_decoder(model, summed=summed, last=piece.last)
         leaving = [_by_rows(tensor) if tensor.name == "logits" else tensor for tensor in leaving]
-    files = _write(model, directory, store, _decoder_groups if decoder is not None else _graph_groups)
+    files = _write(model, directory, store, _decoder_groups if decoder is not None else _graph_groups, passing)
     spec = StageSpec(
         kind="decoder" if decoder is not None else "graph",
         backend=backend,
@@ -111,15 +115,15 @@ def _key_value(program: Program, layers: int) -> KeyValue | None:
     return KeyValue(layers=layers, heads=decoder.kv_heads, head_size=decoder.head_size, dtype="float32")
 
 
-def _write(model: ir.Model, directory: Path, store: WeightStore, groups: Groups) -> list[File]:
+def _write(model: ir.Model, directory: Path, store: WeightStore, groups: Groups, passing: bool) -> list[File]:
     """Write the weights group by group, on all cores, then the graph that refers to them."""
     large = [value for value in model.graph.initializers.values() if size_of(value) > INLINE_BYTES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         placed: dict[str, Slice] = {}
         for slices in pool.map(store.put, groups(large)):
             placed.update(slices)
-    for sha256 in sorted({entry.sha256 for entry in placed.values()}):
-        store.place(sha256, directory)
+    shas = sorted({entry.sha256 for entry in placed.values()})
+    weights = [store.place(sha256, directory, passing=passing) for sha256 in shas]
     for value in large:
         entry = placed[str(value.name)]
         assert value.dtype is not None and value.const_value is not None
@@ -134,8 +138,7 @@ def _write(model: ir.Model, directory: Path, store: WeightStore, groups: Groups)
         )
     proto = ir.serde.serialize_model(model)
     (directory / onnxruntime.MODEL).write_bytes(proto.SerializeToString(deterministic=True))
-    paths = [onnxruntime.MODEL, *(f"{DIRECTORY}/{sha}.bin" for sha in sorted({e.sha256 for e in placed.values()}))]
-    return [hashed(directory, path) for path in paths]
+    return [hashed(directory, onnxruntime.MODEL), *weights]
 
 
 def _decoder_groups(values: Sequence[ir.Value]) -> list[list[ir.Value]]:

@@ -3,6 +3,9 @@
 A decoder's group is the same bytes whatever the cut, so a moved cut copies only the groups that moved; a tied
 head is the same file as the embedding. Each group is computed once per build, when it is first written, into
 the store; stages link or copy it from there.
+
+Groups are written side by side, but no more of them at once than fit into ``AT_ONCE``: the memory of a build is that
+of a few groups, whatever the model's size and the number of cores.
 """
 
 from __future__ import annotations
@@ -11,16 +14,25 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
+
+from ruvcompile.errors import InputError
+from ruvrun.bundle import File
 
 ALIGNMENT = 64
 # Smaller tensors stay inside the graph file: shapes and sizes that the reader wants while it optimises.
 INLINE_BYTES = 1024
 DIRECTORY = "weights"
+AT_ONCE = 1 << 30
+"""Bytes of groups that are computed at the same time; a larger one is computed alone."""
+
+_COPIED = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -40,26 +52,37 @@ class WeightStore:
         directory.mkdir(parents=True, exist_ok=True)
         self._groups: dict[tuple[str, ...], dict[str, Slice]] = {}
         self._lock = threading.Lock()
+        self._room = _Room(AT_ONCE)
 
     def put(self, values: Sequence[ir.Value]) -> Mapping[str, Slice]:
         """Write the tensors of one group, in the order given, unless they were written before."""
         key = tuple(str(value.name) for value in values)
         if key not in self._groups:
-            slices = self._write(values)
+            with self._room.taken(sum(map(size_of, values))):
+                slices = self._write(values)
             with self._lock:
                 self._groups[key] = slices
         return self._groups[key]
 
-    def place(self, sha256: str, directory: Path) -> Path:
-        """Put a file of the store into a stage's directory, without a second copy on disk where that is possible."""
-        target = directory / DIRECTORY / f"{sha256}.bin"
+    def place(self, sha256: str, directory: Path, *, passing: bool = False) -> File:
+        """Put a file of the store into a stage's directory, without a second copy on disk where that is possible.
+
+        Args:
+            sha256: the file.
+            directory: of the stage.
+            passing: the stage is for ourselves and soon gone, so that any number of links will do.
+
+        Returns:
+            The entry of ``bundle.toml`` for it.
+        """
+        path = f"{DIRECTORY}/{sha256}.bin"
+        source, target = self.directory / f"{sha256}.bin", directory / path
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            source = self.directory / f"{sha256}.bin"
             # Some readers refuse data with several links: one link besides the store's, which goes away.
-            if source.stat().st_nlink > 1 or not _linked(source, target):
+            if (source.stat().st_nlink > 1 and not passing) or not linked(source, target):
                 shutil.copyfile(source, target)
-        return target
+        return File(path=path, sha256=sha256, bytes=source.stat().st_size)
 
     def remove(self) -> None:
         """Remove the store; what was placed stays."""
@@ -73,17 +96,59 @@ class WeightStore:
             for value in values:
                 assert value.const_value is not None and value.name is not None
                 padding = b"\0" * (-stream.tell() % ALIGNMENT)
-                data = value.const_value.tobytes()
-                spans.append((value.name, stream.tell() + len(padding), len(data)))
-                for piece in (padding, data):
+                start = stream.tell() + len(padding)
+                for piece in (padding, *_pieces(value.const_value)):
                     stream.write(piece)
                     digest.update(piece)
+                spans.append((value.name, start, stream.tell() - start))
         sha256 = digest.hexdigest()
         partial.replace(self.directory / f"{sha256}.bin")
         return {name: Slice(sha256, offset, length) for name, offset, length in spans}
 
 
-def _linked(source: Path, target: Path) -> bool:
+class _Room:
+    """A number of bytes that is shared out; who asks for more than is left waits, who wants more than all is alone."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._used = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used or self._used + size <= self.size)
+            self._used += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= size
+                self._changed.notify_all()
+
+
+def _pieces(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
+    """The bytes of a tensor as a file holds them; what lies in a file is never whole in memory."""
+    if isinstance(tensor, ir.ExternalTensor):
+        with Path(tensor.path).open("rb") as stream:
+            stream.seek(tensor.offset or 0)
+            left = tensor.nbytes
+            while left and (data := stream.read(min(left, _COPIED))):
+                left -= len(data)
+                yield data
+        if left:
+            raise InputError(
+                "external-data-short",
+                f"{tensor.location} ends before the data of {tensor.name}",
+                hint="the file was changed during the build; build again",
+            )
+    elif tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
+        yield tensor.tobytes()
+    else:
+        yield np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
+
+
+def linked(source: Path, target: Path) -> bool:
     """Try to make a hard link; some file systems have none."""
     try:
         os.link(source, target)
