@@ -58,6 +58,8 @@ class Calls:
 
     def step(self) -> tuple[Run, Tensors] | None:
         """The next message to send, with its tensors; None when there is none until something returns."""
+        while self._waiting and self._waiting[0].result.cancelled():  # who asked has gone
+            self._waiting.popleft()
         if not self._waiting or len(self._flying) == self.window:
             return None
         call = self._waiting.popleft()

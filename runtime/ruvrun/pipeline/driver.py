@@ -165,11 +165,11 @@ class Driver:
             self._work.cancel(id)
         self._ring.wake()
 
-    def run(self, tensors: Tensors, timeout: float = 600.0) -> dict[str, Array]:
-        """Run a graph once and wait for its outputs. Calls from several threads fill the pipeline.
+    def call(self, tensors: Tensors) -> Future[dict[str, Array]]:
+        """Run a graph once, later: several calls fill the pipeline. One that is cancelled in time is never sent.
 
         Raises:
-            UnreachableError: a stage is not there, was lost on the way, or did not answer in time.
+            UnreachableError: a stage is not there. That it was lost on the way, the future tells.
         """
         if not isinstance(self._work, Calls):
             raise InputError("not-a-graph", "this model is a decoder", hint="use `ruvrun run --prompt`")
@@ -178,8 +178,16 @@ class Driver:
             call = Call(self.next_id(), tensors, Future())
             self._work.add(call)
         self._ring.wake()
+        return call.result
+
+    def run(self, tensors: Tensors, timeout: float = 600.0) -> dict[str, Array]:
+        """As ``call``, and wait for the outputs.
+
+        Raises:
+            UnreachableError: a stage is not there, was lost on the way, or did not answer in time.
+        """
         try:
-            return call.result.result(timeout)
+            return self.call(tensors).result(timeout)
         except FutureTimeout:
             raise UnreachableError(
                 "no-result", f"no result within {timeout:.0f} s", hint="see `ruvrun status`"

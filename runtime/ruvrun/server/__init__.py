@@ -1,6 +1,7 @@
-"""The HTTP front: OpenAI's API over a driver. The only package that knows starlette and uvicorn.
+"""The HTTP front over a driver: OpenAI's API for decoders, the Open Inference Protocol for any other graph. The only
+package that knows starlette and uvicorn.
 
-The life of a request here:
+The life of a request for text here (``infer`` tells that of a call):
 
 1. ``keys`` admits it; ``answer`` reads its body up to a limit; ``ruvrun.openai`` parses it or refuses it.
 2. The tokenizer turns it into token ids (beside the event loop where the text is long).

@@ -12,22 +12,21 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ruvrun.engine import Request, Token
 from ruvrun.errors import InputError, UnreachableError
 from ruvrun.manifest import Manifest
 from ruvrun.openai import ApiError, Call, Reply, engine_request, fold
 from ruvrun.server.driver import Driver, not_ready
+from ruvrun.server.ending import HungUp, counted, stopping
 from ruvrun.server.inbox import Gone, Inbox, Inboxes, watch
 from ruvrun.server.meters import Meters
 from ruvrun.server.wire import EVENT_STREAM, json_response, read_body, send_events, to_json
 from ruvrun.tokenizer import Tokenizer
 
 LONG_BODY = 2**14
-HUNG_UP = 499  # as nginx counts a client that left before its answer
 
 
 class Answer:
@@ -64,27 +63,9 @@ class Answer:
         self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status, begun = 500, False
-
-        async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            status = await self._answer(HttpRequest(scope, receive, sending), sending)
-        except ApiError as error:
-            status = error.status
-            raise
-        except asyncio.CancelledError:
-            # The server stops and has waited long enough. This task is its own: to end it is all that is asked.
-            status = 503
-            if not begun:
-                raise _stopping() from None
-        except (ClientDisconnect, _HungUp):
-            status = HUNG_UP
-        finally:
-            self._meters.requests.add(1, scope["path"], str(status))
+        await counted(
+            self._answer, lambda status: self._meters.requests.add(1, scope["path"], status), scope, receive, send
+        )
 
     async def _answer(self, http: HttpRequest, send: Send) -> int:
         body = await read_body(http)
@@ -142,10 +123,10 @@ class Answer:
             try:
                 events = await inbox.take()
             except asyncio.CancelledError:
-                raise _stopping() from None
+                raise stopping() from None
             for event in events:
                 if isinstance(event, Gone):
-                    raise _HungUp
+                    raise HungUp
                 if isinstance(event, Token):
                     tokens.setdefault(place[event.id], []).append(event)
                 elif not reply.choices[place[event.id]].ended:
@@ -208,11 +189,3 @@ def no_model(asked: str, served: str) -> ApiError:
     return ApiError(
         404, f"The model {asked!r} does not exist; this server has {served!r}.", param="model", code="model_not_found"
     )
-
-
-def _stopping() -> ApiError:
-    return ApiError(503, "The server is stopping.", code="stopping")
-
-
-class _HungUp(Exception):  # noqa: N818 - not an error of ours, and nobody is left to read it
-    """The client left before its answer was complete."""

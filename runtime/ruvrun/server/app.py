@@ -1,4 +1,4 @@
-"""The routes, and every error in OpenAI's form."""
+"""The routes, and every error in the form of the API that was asked."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from ruvrun.pipeline.health import READY
 from ruvrun.server.answer import Answer, no_model
 from ruvrun.server.driver import Driver
 from ruvrun.server.inbox import Inboxes
+from ruvrun.server.infer import graph_routes, health_routes
 from ruvrun.server.keys import Keys
 from ruvrun.server.meters import Meters
-from ruvrun.server.wire import json_response
+from ruvrun.server.wire import error_response, json_response
 from ruvrun.tokenizer import Tokenizer
 
 
@@ -34,7 +35,7 @@ def build_app(
 
     Args:
         driver: where requests go.
-        tokenizer: of the model; None for a graph, which has only ``/health`` and ``/metrics``.
+        tokenizer: of the model; None for a graph, which takes tensors.
         manifest: of the model.
         api_keys: key of each client's name; empty means that no key is asked for.
         context: tokens of prompt and answer together.
@@ -59,11 +60,22 @@ def build_app(
 
     async def elsewhere(_: HttpRequest) -> Response:
         raise ApiError(
-            404, f"{name} is a graph: it takes tensors, not text. Use `ruvrun run --input`.", code="not_a_decoder"
+            404,
+            f"{name} is a graph: it takes tensors, not text. POST them to /v2/models/{name}/infer, "
+            "or use `ruvrun run --input`.",
+            code="not_a_decoder",
         )
 
-    routes = [Route("/health", health), Route("/metrics", metrics)]
+    async def no_tensors(_: HttpRequest) -> Response:
+        raise ApiError(
+            404,
+            f"{name} is a decoder: it takes text, not tensors. POST it to /v1/chat/completions or /v1/completions.",
+            code="not_a_graph",
+        )
+
+    routes = [Route("/health", health), Route("/metrics", metrics), *health_routes(driver)]
     if tokenizer is None:
+        routes += graph_routes(driver, manifest, meters)
         routes.append(Route("/v1/{path:path}", elsewhere, methods=["GET", "POST"]))
     else:
         shared: dict[str, Any] = {
@@ -79,6 +91,8 @@ def build_app(
             Route("/v1/completions", Answer(parse_completion, **shared), methods=["POST"]),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
+            Route("/v2", no_tensors),
+            Route("/v2/{path:path}", no_tensors, methods=["GET", "POST"]),
         ]
     return Starlette(
         routes=routes,
@@ -87,20 +101,21 @@ def build_app(
     )
 
 
-async def _refused(_: HttpRequest, error: Exception) -> Response:
+async def _refused(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return json_response(error.body(), error.status)
+    return error_response(http.url.path, error)
 
 
 async def _no_route(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = "There is nothing at" if error.status_code == 404 else f"{http.method} is not possible at"
-    response = json_response(ApiError(error.status_code, f"{what} {http.url.path}.").body(), error.status_code)
+    response = error_response(http.url.path, ApiError(error.status_code, f"{what} {http.url.path}."))
     response.headers.update(error.headers or {})
     return response
 
 
-async def _our_bug(_: HttpRequest, error: Exception) -> Response:
+async def _our_bug(http: HttpRequest, error: Exception) -> Response:
     # The traceback goes to the log; the client learns only that it is not their fault.
     kind = error.ref if isinstance(error, RuvError) else type(error).__name__
-    return json_response(ApiError(500, f"An internal error occurred ({kind}).", code="internal_error").body(), 500)
+    refusal = ApiError(500, f"An internal error occurred ({kind}).", code="internal_error")
+    return error_response(http.url.path, refusal)

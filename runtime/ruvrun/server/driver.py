@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from ruvrun.engine import Lost, Request, Token
+from ruvrun.executors import Array
 from ruvrun.openai import ApiError
 from ruvrun.pipeline.health import READY
 
@@ -19,6 +21,9 @@ class Driver(Protocol):
     def submit(self, request: Request, on_event: Callable[[Token | Lost], None]) -> None:
         """Take a request; ``on_event`` is called in the driver's thread. Raises RuvError where it cannot."""
 
+    def call(self, tensors: Mapping[str, Array]) -> Future[dict[str, Array]]:
+        """Run a graph on these inputs; the future gets its outputs. Raises RuvError where it cannot."""
+
     def cancel(self, id: int) -> None:
         """Forget a request; unknown and finished ones are ignored."""
 
@@ -27,6 +32,11 @@ class Driver(Protocol):
 
     def load(self) -> tuple[int, int]:
         """How many requests run, and how many wait."""
+
+
+def is_ready(driver: Driver) -> bool:
+    """Whether every stage answers."""
+    return all(node["state"] == READY for node in driver.health()["nodes"])
 
 
 def not_ready(driver: Driver) -> ApiError | None:

@@ -15,6 +15,7 @@ from collections import deque
 from typing import Any
 
 from ruvrun.engine import Lost, Token
+from ruvrun.server.ending import hung_up
 
 
 class Gone:
@@ -79,6 +80,5 @@ class Inbox:
 
 async def watch(receive: Any, inbox: Inbox) -> None:
     """Put ``Gone`` into the inbox when the client hangs up (ASGI ``receive``, after the body was read)."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await hung_up(receive)
     inbox.put(Gone())

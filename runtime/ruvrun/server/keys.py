@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ruvrun.errors import InputError
 from ruvrun.openai import ApiError
-from ruvrun.server.wire import to_json
+from ruvrun.server.wire import error_response
 
-OPEN = frozenset({"/health"})
+OPEN = frozenset({"/health", "/v2/health/live", "/v2/health/ready"})
 """Paths that need no key: load balancers and `ruvrun status` ask there, and nothing of a request is in it."""
 
 
@@ -66,9 +65,9 @@ class Keys:
         if scope["type"] == "http" and self._keys and scope["path"] not in OPEN:
             refusal = self._refusal(Headers(scope=scope).get("authorization", ""))
             if refusal:
-                body = to_json(refusal.body())
-                headers = {"www-authenticate": "Bearer"}
-                await Response(body, 401, headers, "application/json")(scope, receive, send)
+                response = error_response(scope["path"], refusal)
+                response.headers["www-authenticate"] = "Bearer"
+                await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

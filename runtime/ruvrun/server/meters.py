@@ -12,15 +12,15 @@ class Meters:
 
     def __init__(self) -> None:
         self.requests = Counter(
-            "ruvrun_requests_total", "Requests for text, by path and HTTP status.", ("path", "status")
+            "ruvrun_requests_total", "Requests for text or tensors, by path and HTTP status.", ("path", "status")
         )
         self.prompt_tokens = Counter("ruvrun_prompt_tokens_total", "Tokens of prompts that were taken in.")
         self.completion_tokens = Counter("ruvrun_completion_tokens_total", "Tokens that were generated for clients.")
         self.first = Counter("ruvrun_first_token_total", "Requests that got their first token.")
         self.first_seconds = Counter("ruvrun_first_token_seconds_total", "Time until the first token, summed.")
         self.lost = Counter("ruvrun_lost_total", "Requests that ended because a stage was lost.")
-        self.running = Gauge("ruvrun_requests_running", "Sequences in the pipeline.")
-        self.waiting = Gauge("ruvrun_requests_waiting", "Sequences that wait for space.")
+        self.running = Gauge("ruvrun_requests_running", "Sequences or calls in the pipeline.")
+        self.waiting = Gauge("ruvrun_requests_waiting", "Sequences or calls that wait for space.")
         self.ready = Gauge("ruvrun_node_ready", "1 where the node's stage answers.", ("node", "stage"))
 
     def render(self, driver: Driver) -> str:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from ruvrun.openai import ApiError
+from ruvrun.server.room import BUSY
 
 MAX_BODY = 4 * 2**20
 BODY_SECONDS = 60.0
@@ -35,15 +36,25 @@ async def send_events(send: Send, events: Sequence[bytes]) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def read_body(http: HttpRequest) -> bytes:
-    """The whole body. Raises ApiError where it is too large or too slow."""
+def error_response(path: str, error: ApiError) -> Response:
+    """An error in the form of the API that ``path`` belongs to: ``{"error": "..."}`` under /v2, else OpenAI's."""
+    body = {"error": error.message} if f"{path}/".startswith("/v2/") else error.body()
+    response = json_response(body, error.status)
+    if error.code == BUSY:
+        response.headers["retry-after"] = "1"
+    return response
+
+
+async def read_body(http: HttpRequest, most: int | None = None) -> bytes:
+    """The whole body. Raises ApiError where it is too large (``most`` bytes) or too slow."""
     pieces, size = [], 0
+    most = MAX_BODY if most is None else most
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in http.stream():
                 size += len(piece)
-                if size > MAX_BODY:
-                    raise ApiError(413, f"The body is larger than {MAX_BODY} bytes.", code="request_too_large")
+                if size > most:
+                    raise ApiError(413, f"The body is larger than {most} bytes.", code="request_too_large")
                 pieces.append(piece)
     except TimeoutError:
         raise ApiError(408, f"The body did not arrive within {BODY_SECONDS:.0f} s.", code="request_timeout") from None

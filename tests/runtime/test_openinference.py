@@ -1,0 +1,317 @@
+"""The Open Inference Protocol as text: what is read, what is refused and in which words, and what is written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ruvrun.errors import InputError
+from ruvrun.manifest import Manifest, Tensor
+from ruvrun.openinference import Call, describe_model, read_call, read_reply, write_call, write_reply
+from ruvrun.openinference.datatypes import DTYPES
+from tests.runtime.fake_ring import fake_manifest
+from tests.strategies import tensors
+
+X = Tensor(name="x", dtype="float32", shape=["n", 2])
+K = Tensor(name="k", dtype="int64", shape=["n"])
+M = Tensor(name="mask", dtype="bool", shape=[2])
+Y = Tensor(name="y", dtype="float32", shape=["n", 2])
+Z = Tensor(name="best", dtype="int64", shape=["n"])
+GOOD = {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2.5, -3, 4]}
+
+
+def call_of(*inputs: dict[str, Any], signature: tuple[Tensor, ...] = (X,), **more: Any) -> Call:
+    return read_call(json.dumps({"inputs": list(inputs), **more}).encode(), None, signature, (Y, Z))
+
+
+def refusal(*inputs: Any, signature: tuple[Tensor, ...] = (X,), **more: Any) -> InputError:
+    with pytest.raises(InputError) as caught:
+        call_of(*inputs, signature=signature, **more)
+    return caught.value
+
+
+def with_(**fields: Any) -> dict[str, Any]:
+    return {**GOOD, **fields}
+
+
+# What is read
+
+
+@pytest.mark.parametrize("data", [[1, 2.5, -3, 4], [[1, 2.5], [-3, 4]]])
+def test_flat_and_nested_are_the_same(data: Any) -> None:
+    array = call_of(with_(data=data)).tensors["x"]
+    assert array.dtype == np.float32
+    assert array.tolist() == [[1, 2.5], [-3, 4]]
+
+
+def test_every_output_is_wanted_unless_some_are_named() -> None:
+    assert [one.name for one in call_of(GOOD).outputs] == ["y", "best"]
+    assert [one.name for one in call_of(GOOD, outputs=[{"name": "best"}]).outputs] == ["best"]
+    assert [one.name for one in call_of(GOOD, outputs=[]).outputs] == ["y", "best"]
+    assert call_of(GOOD, id="seven").id == "seven"
+
+
+def test_what_cannot_change_the_answer_is_ignored() -> None:
+    call_of(with_(parameters={"content_type": "np", "headers": {}}), parameters={"priority": 1})
+
+
+def test_a_single_value_and_an_empty_axis() -> None:
+    scalar = Tensor(name="x", dtype="float64", shape=[])
+    for data in (3, [3]):
+        one = call_of({"name": "x", "shape": [], "datatype": "FP64", "data": data}, signature=(scalar,))
+        assert one.tensors["x"].shape == ()
+    assert call_of(with_(shape=[0, 2], data=[])).tensors["x"].shape == (0, 2)
+
+
+def test_an_open_size_is_the_same_everywhere() -> None:
+    inputs = (GOOD, {"name": "k", "shape": [2], "datatype": "INT64", "data": [5, 6]})
+    assert set(call_of(*inputs, signature=(X, K)).tensors) == {"x", "k"}
+    error = refusal(GOOD, {"name": "k", "shape": [3], "datatype": "INT64", "data": [5, 6, 7]}, signature=(X, K))
+    assert (error.ref, error.context) == ("input-shape", ("n is 2",))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ([], "no array for the model's input 'x'"),
+        ([GOOD, GOOD], "'x' is given twice"),
+        ([with_(datatype="FP64")], "'x' is FP64, the model takes FP32"),
+        ([with_(datatype="BYTES", data=["a"])], "'x' is BYTES: strings do not travel"),
+        ([with_(shape=[2, 3])], r"'x' is \[2, 3\], the model takes x float32\[n, 2\]"),
+        ([with_(shape=[4])], r"'x' is \[4\]"),
+        ([with_(shape=[1] * 1000)], "'x' is of 1000 axes"),
+        ([with_(data=[1, 2, 3])], r"'x' has 3 values, shape \[2, 2\] takes 4"),
+        ([with_(data=[[1, 2], [3]])], "'x' has 1 values where axis 1"),
+        ([with_(data=[[1, 2], 3])], "'x' has 3 where axis 1"),
+        ([with_(data=[[1, 2]])], "'x' has 1 values where axis 0"),
+        ([with_(data=[[[1], [2]], [[3], [4]]])], "an array among the values of 'x'"),
+        ([with_(data=[1, 2, 3, None])], "null among the values of 'x'"),
+        ([with_(data=[1, 2, 3, True])], "true among the values of 'x'; FP32 takes numbers"),
+        ([with_(data=[1, 2, 3, "4"])], "'4' among the values of 'x'"),
+        ([with_(data=[1, 2, 3, 1e39])], "'x' is too large for FP32: 1e[+]39"),
+        ([with_(data=[1, 2, 3, 10**400])], "'x' is too large for FP32: a number of more than forty digits"),
+        ([with_(data=None)], "'x' has no data"),
+        ([with_(data={})], "the data of 'x' is no array"),
+        ([with_(shape=[2**63, 2])], "input 'x', shape"),
+        ([with_(shape=[-1, 2])], "input 'x', shape"),
+        ([with_(shape="2,2")], "input 'x', shape"),
+        ([{"name": "x", "shape": [2, 2], "data": [1, 2, 3, 4]}], "input 'x': .*datatype"),
+        ([{"shape": [2, 2]}], r"inputs\[0\]"),
+        ([3], r"inputs\[0\] must be a JSON object"),
+        ([with_(date=[1])], "unknown field 'date'; did you mean 'data'"),
+        ([with_(parameters={"sequence_id": 3})], "'x' has a parameter 'sequence_id'"),
+        ([with_(parameters={"binary_data_size": 16})], "'x' needs a binary_data_size .* no data beside it"),
+    ],
+)
+def test_a_wrong_input_is_named(inputs: list[Any], words: str) -> None:
+    assert refusal(*inputs).args[0]
+    with pytest.raises(InputError, match=words):
+        call_of(*inputs)
+
+
+def test_unknown_names_come_with_the_nearest() -> None:
+    long = Tensor(name="pixels", dtype="float32", shape=[1])
+    assert refusal({**GOOD, "name": "pixel"}, signature=(long,)).hint == "did you mean 'pixels'?"
+    assert refusal(with_(datatype="FP23")).hint == "did you mean 'FP32'?"
+    assert refusal(GOOD, outputs=[{"name": "bets"}]).hint == "did you mean 'best'?"
+    assert len(refusal({**GOOD, "name": "p" * 10**6}).message) < 200
+
+
+@pytest.mark.parametrize(
+    ("datatype", "dtype", "value"),
+    [
+        ("UINT8", "uint8", 256),
+        ("UINT8", "uint8", -1),
+        ("INT8", "int8", 128),
+        ("INT64", "int64", 2**63),
+        ("UINT64", "uint64", 2**64),
+        ("UINT64", "uint64", -1),
+        ("INT32", "int32", 1.0),
+        ("INT32", "int32", 1.5),
+        ("FP16", "float16", 65520),
+        ("BOOL", "bool", 1),
+        ("INT8", "int8", True),
+    ],
+)
+def test_no_value_is_changed_to_fit(datatype: str, dtype: str, value: Any) -> None:
+    one = Tensor(name="x", dtype=dtype, shape=[1])
+    found = refusal({"name": "x", "shape": [1], "datatype": datatype, "data": [value]}, signature=(one,))
+    assert found.ref == "input-value"
+    assert "'x'" in found.message
+
+
+def test_a_huge_shape_is_refused_before_anything_is_made_of_it() -> None:
+    one = Tensor(name="x", dtype="float32", shape=["n", "m"])
+    for shape in ([2**62, 2], [2**40, 0], [0, 2**27], [2**63 - 1, 2**63 - 1]):
+        assert refusal(with_(shape=shape, data=[]), signature=(one,)).ref == "input-too-large"
+    assert call_of(with_(shape=[2**20, 0], data=[]), signature=(one,)).tensors["x"].size == 0
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_what_json_has_not_is_told_with_the_name(word: str) -> None:
+    body = json.dumps({"inputs": [GOOD, with_(name="other")]}).replace('"other", "shape": [2, 2]', '"o", "shape": [1]')
+    body = body[: body.rindex("4")] + word + body[body.rindex("4") + 1 :]
+    with pytest.raises(InputError, match="input 'o' is NaN or infinite"):
+        read_call(body.encode(), None, (X,), (Y,))
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 10**5, b'{"inputs": 3}', b"{}", b'{"a": 1}'])
+def test_what_is_no_call_is_refused(body: bytes) -> None:
+    with pytest.raises(InputError) as caught:
+        read_call(body, None, (X,), (Y,))
+    assert caught.value.ref in ("json-wrong", "call-wrong")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"outputs": [{"name": "y"}, {"name": "y"}]},
+        {"outputs": [{"name": "y", "parameters": {"classification": 3}}]},
+        {"outputs": [{"name": "y", "parameters": {"binary_data": 1}}]},
+        {"outputs": ["y"]},
+        {"parameters": {"sequence_start": True}},
+        {"id": 7},
+        {"model": "other"},
+    ],
+)
+def test_what_would_be_dropped_is_refused(more: dict[str, Any]) -> None:
+    assert refusal(GOOD, **more).ref == "call-wrong"
+
+
+# Raw tensors
+
+
+def raw_call(size: Any, rest: bytes, tensor: Tensor = X, datatype: str = "FP32", shape: Any = (2, 2)) -> Call:
+    entry = {"name": "x", "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": size}}
+    text = json.dumps({"inputs": [entry]}).encode()
+    return read_call(text + rest, len(text), (tensor,), (Y,))
+
+
+def test_raw_tensors_are_read_wherever_they_begin() -> None:
+    wanted = np.array([[np.nan, 2], [-np.inf, 4]], np.float32)
+    for space in range(4):
+        entry = {"name": "x", "shape": [2, 2], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
+        text = json.dumps({"inputs": [entry]}).encode() + b" " * space
+        array = read_call(text + wanted.tobytes(), len(text), (X,), (Y,)).tensors["x"]
+        assert array.tobytes() == wanted.tobytes()
+        assert array.flags.aligned
+
+
+@pytest.mark.parametrize("size", [15, 17, -1, "16", True, 16.0, None, 2**70])
+def test_wrong_sizes_are_refused(size: Any) -> None:
+    with pytest.raises(InputError, match="'x'"):
+        raw_call(size, bytes(16))
+
+
+def test_what_follows_must_be_told() -> None:
+    for rest in (bytes(15), bytes(17)):
+        with pytest.raises(InputError):
+            raw_call(16, rest)
+    with pytest.raises(InputError, match="neither 0 nor 1"):
+        raw_call(2, b"\1\2", msgspec.structs.replace(M, name="x"), "BOOL", [2])
+    with pytest.raises(InputError, match="of a body of"):
+        read_call(b"{}", 3, (X,), (Y,))
+
+
+# What is written
+
+
+def answer(call: Call, **arrays: Any) -> dict[str, Any]:
+    text, header = write_reply(call, arrays, model="det", version="1")
+    assert header is None
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_an_answer() -> None:
+    outputs = {"y": np.array([[0.1, 2]], np.float32), "best": np.array([1])}
+    assert answer(call_of(GOOD, id="a"), **outputs) == {
+        "model_name": "det",
+        "model_version": "1",
+        "id": "a",
+        "outputs": [
+            {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [float(np.float32(0.1)), 2.0]},
+            {"name": "best", "datatype": "INT64", "shape": [1], "data": [1]},
+        ],
+    }
+    assert "id" not in answer(call_of(GOOD, outputs=[{"name": "best"}]), **outputs)
+
+
+def test_nan_is_refused_as_json_and_sent_as_bytes() -> None:
+    outputs = {"y": np.array([[np.nan, np.inf]], np.float32), "best": np.array([1])}
+    with pytest.raises(InputError, match="'y' holds NaN"):
+        answer(call_of(GOOD), **outputs)
+    assert answer(call_of(GOOD, outputs=[{"name": "best"}]), **outputs)["outputs"][0]["data"] == [1]
+    call = call_of(GOOD, outputs=[{"name": "best"}, {"name": "y", "parameters": {"binary_data": True}}])
+    text, header = write_reply(call, outputs, model="det", version="1")
+    assert header is not None
+    assert text[header:] == outputs["y"].tobytes()
+    assert read_reply(text, header)["best"].tolist() == [1]
+
+
+@given(tensors(), st.booleans())
+def test_what_is_written_is_read_back_bit_by_bit(arrays: dict[str, Any], binary: bool) -> None:
+    arrays = {name: (one.view(np.uint8) & 1).view(bool) if one.dtype == bool else one for name, one in arrays.items()}
+    told = [Tensor(name=name, dtype=array.dtype.name, shape=list(array.shape)) for name, array in arrays.items()]
+    text, header = write_call(arrays)
+    call = read_call(text, header, told, told)
+    _assert_same(call.tensors, arrays)
+    if not binary:
+        arrays = {name: np.nan_to_num(array, posinf=0, neginf=0) for name, array in arrays.items()}
+        plain = [
+            {"name": one.name, "datatype": entry["datatype"], "shape": one.shape, "data": arrays[one.name].tolist()}
+            for one, entry in zip(told, json.loads(text[:header])["inputs"], strict=True)
+        ]
+        call = read_call(msgspec.json.encode({"inputs": plain}), None, told, told)
+        _assert_same(call.tensors, arrays)
+    _assert_same(read_reply(*write_reply(call, arrays, model="m", version="1")), arrays)
+
+
+def _assert_same(found: Any, wanted: Any) -> None:
+    assert list(found) == list(wanted)
+    for name, array in wanted.items():
+        assert found[name].dtype == array.dtype
+        assert found[name].shape == array.shape
+        assert found[name].tobytes() == array.tobytes()
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda x: st.lists(x, max_size=3)))
+def test_whatever_the_data_is_it_is_read_or_refused(data: Any) -> None:
+    try:
+        array = read_call(msgspec.json.encode({"inputs": [with_(data=data)]}), None, (X,), (Y,)).tensors["x"]
+    except InputError:
+        return
+    assert array.ravel().tolist() == np.array(data, np.float32).ravel().tolist()
+
+
+# What is described
+
+
+def test_a_model_is_described() -> None:
+    manifest: Manifest = fake_manifest(["a"], "graph")
+    text = Tensor(name="text", dtype="string", shape=["b", 1])
+    program = msgspec.structs.replace(manifest.program, name="det", inputs=[X, text], outputs=[M])
+    found = describe_model(msgspec.structs.replace(manifest, program=program))
+    assert found == {
+        "name": "det",
+        "versions": ["a" * 12],
+        "platform": "onnx_onnxv1",
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": [-1, 2]},
+            {"name": "text", "datatype": "BYTES", "shape": [-1, 1]},
+        ],
+        "outputs": [{"name": "mask", "datatype": "BOOL", "shape": [2]}],
+    }
+
+
+def test_all_datatypes_are_little_endian() -> None:
+    assert all(dtype.str[0] in "<|" for dtype in DTYPES.values())
