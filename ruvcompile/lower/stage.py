@@ -18,6 +18,7 @@ from ruvcompile.lower import onnxruntime
 from ruvcompile.lower.weights import DIRECTORY, INLINE_BYTES, Slice, WeightStore, size_of
 from ruvcompile.passes.extract import extract
 from ruvcompile.passes.infer import Type
+from ruvcompile.passes.inline import inline
 from ruvcompile.passes.pieces import unit_of
 from ruvcompile.program import Piece, Program
 from ruvrun.bundle import BUNDLE, File, StageSpec, file_sha256
@@ -136,6 +137,7 @@ def _write(model: ir.Model, directory: Path, store: WeightStore, groups: Groups,
             name=str(value.name),
             base_dir=directory,
         )
+    inline(model, kept=set(large))
     proto = ir.serde.serialize_model(model)
     (directory / onnxruntime.MODEL).write_bytes(proto.SerializeToString(deterministic=True))
     return [hashed(directory, onnxruntime.MODEL), *weights]
