@@ -1,8 +1,9 @@
 """Matrices that are too large to be in memory as floats, read a few rows at a time.
 
 The embedding of an 8B model is 2 GB in float32, and one MLP of a 70B 2.8 GB; nothing needs more than a few megabytes
-of them at once. So what can read rows by themselves says so with a ``RowTensor``, and whoever walks over a matrix
-(quantising it, multiplying with it) does so with ``row_blocks``, which also takes any other tensor.
+of them at once. So the weight of a checkpoint is a ``FloatTensor`` that says how to read some rows by themselves, and
+whoever walks over a matrix (quantising it, multiplying with it) does so with ``row_blocks``, which also takes any other
+tensor.
 
 Rows here are those of the file: a linear weight lies there as ``[out, in]``, while the canonical form's is
 ``[in, out]``, so its rows in this sense are its columns (``transposed``).
@@ -10,7 +11,7 @@ Rows here are those of the file: a linear weight lies there as ``[out, in]``, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -21,34 +22,35 @@ BLOCK_BYTES = 32 << 20
 """Of float32, at most, that ``row_blocks`` hands out at once; a single row may be more."""
 
 
-class RowTensor(ir.LazyTensor):
-    """A lazy float32 matrix whose stored rows can be read by themselves.
+class FloatTensor(ir.LazyTensor):
+    """A lazy float32 tensor; of a matrix, the stored rows can be read by themselves.
 
     Args:
-        read: the whole matrix as stored, ``[rows, columns]``.
-        rows: ``read()[start:stop]``, without reading the rest.
-        shape: as stored.
+        read: the whole tensor; nothing keeps the result.
+        shape: of the tensor.
+        rows: rows ``start`` to ``stop`` as they are stored, without reading the rest; None where only the whole can
+            be read.
         transposed: whether the tensor is the transpose of what is stored.
     """
 
     def __init__(
         self,
         read: Callable[[], Floats],
-        rows: Callable[[int, int], Floats],
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         *,
         name: str,
-        transposed: bool,
-        metadata: dict[str, str] | None = None,
+        metadata: Mapping[str, str],
+        rows: Callable[[int, int], Floats] | None = None,
+        transposed: bool = False,
     ) -> None:
         super().__init__(
-            lambda: ir.Tensor(read().T if transposed else read(), name=name),
+            lambda: ir.Tensor(read(), name=name),
             dtype=ir.DataType.FLOAT,
-            shape=ir.Shape(shape[::-1] if transposed else shape),
+            shape=ir.Shape(shape),
             name=name,
-            metadata_props=metadata,
+            metadata_props=dict(metadata),
         )
-        self.rows = rows
+        self.rows = rows if len(shape) == 2 else None
         self.transposed = transposed
 
 
@@ -62,13 +64,14 @@ def row_blocks(tensor: ir.TensorProtocol, *, transposed: bool, block: int = BLOC
     """
     rows, columns = (int(size) for size in tensor.shape.numpy()[:: -1 if transposed else 1])
     step = max(1, block // max(1, 4 * columns))
-    if isinstance(tensor, RowTensor) and tensor.transposed == transposed:
-        read = tensor.rows
-    else:
-        whole = tensor.numpy().T if transposed else tensor.numpy()
-
-        def read(start: int, stop: int) -> Floats:
-            return whole[start:stop]
-
+    read = read_rows(tensor, transposed=transposed)
     for start in range(0, rows, step):
         yield read(start, min(rows, start + step))
+
+
+def read_rows(tensor: ir.TensorProtocol, *, transposed: bool) -> Callable[[int, int], Floats]:
+    """What reads rows ``start`` to ``stop`` of a matrix; where it has to, it reads all of it now, and keeps it."""
+    if isinstance(tensor, FloatTensor) and tensor.rows is not None and tensor.transposed == transposed:
+        return tensor.rows
+    whole = tensor.numpy().T if transposed else tensor.numpy()
+    return lambda start, stop: whole[start:stop]

@@ -52,6 +52,7 @@ import onnx_ir as ir
 from ruvcompile.errors import InputError
 from ruvcompile.load.form import EMBED, HEAD, Floats, Form, Layer, Rotary, Weight, weight_shapes
 from ruvcompile.program import BITS, TIED, Decoder
+from ruvcompile.rows import FloatTensor
 
 OPSET, WINDOW_OPSET = 23, 25
 IR_VERSION = 11
@@ -101,7 +102,7 @@ class _Drawing:
         self.initializers: dict[str, ir.Value] = {}
         for name, weight in weights.items():
             tied = {TIED: EMBED} if name == HEAD and form.tied else {}
-            self._initializer(name, weight.shape, weight.read, {BITS: str(weight.bits)} | tied)
+            self._initializer(name, weight.shape, weight.read, {BITS: str(weight.bits)} | tied, weight.rows)
         for table, rotary in form.rotaries.items():
             for half, wave in (("cos", np.cos), ("sin", np.sin)):
                 shape = (form.context, len(rotary.frequencies))
@@ -246,15 +247,14 @@ class _Drawing:
         return self.initializers[name]
 
     def _initializer(
-        self, name: str, shape: tuple[int, ...], read: Callable[[], Floats], metadata: dict[str, str]
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        read: Callable[[], Floats],
+        metadata: dict[str, str],
+        rows: Callable[[int, int], Floats] | None = None,
     ) -> None:
-        tensor = ir.LazyTensor(
-            lambda: ir.Tensor(read(), name=name),
-            dtype=ir.DataType.FLOAT,
-            shape=ir.Shape(shape),
-            name=name,
-            metadata_props=dict(metadata),
-        )
+        tensor = FloatTensor(read, shape, name=name, metadata=metadata, rows=rows, transposed=name != EMBED)
         value = _value(name, shape)
         value.const_value = tensor
         value.metadata_props.update(metadata)

@@ -86,12 +86,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight in canonical orientation. ``source`` is its name in the file, for messages; ``read`` decodes it anew."""
+    """A weight in canonical orientation. ``source`` is its name in the file, for messages; ``read`` decodes it anew.
+
+    ``rows``, if there is one, decodes some rows as they lie in the file (``Stored.rows``), which are the columns of a
+    linear weight here.
+    """
 
     source: str
     shape: Shape
     bits: int
     read: Callable[[], Floats]
+    rows: Callable[[int, int], Floats] | None = None
 
 
 def weight_shapes(form: Form) -> dict[str, Shape]:

@@ -133,7 +133,7 @@ def named_weights(checkpoint: Checkpoint, form: Form, renamed: Mapping[str, str]
 
 def stored_as(stored: Stored, change: Callable[[Floats], Floats], shape: tuple[int, ...] | None = None) -> Stored:
     """A tensor that is made of a stored one when it is read."""
-    return replace(stored, shape=shape or stored.shape, read=partial(_changed, stored.read, change))
+    return replace(stored, shape=shape or stored.shape, read=partial(_changed, stored.read, change), rows=None)
 
 
 def _changed(read: Callable[[], Floats], change: Callable[[Floats], Floats]) -> Floats:
@@ -152,8 +152,8 @@ def _stored_name(name: str, renamed: Mapping[str, str]) -> str:
 
 def _weight(name: str, stored: Stored) -> Weight:
     if name == EMBED or len(stored.shape) != 2:
-        return Weight(stored.source, stored.shape, stored.bits, stored.read)
-    return Weight(stored.source, stored.shape[::-1], stored.bits, partial(_transposed, stored))
+        return Weight(stored.source, stored.shape, stored.bits, stored.read, stored.rows)
+    return Weight(stored.source, stored.shape[::-1], stored.bits, partial(_transposed, stored), stored.rows)
 
 
 def _transposed(stored: Stored) -> Floats:
