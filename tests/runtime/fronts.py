@@ -7,13 +7,15 @@ import http.client
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import openai
 from starlette.types import ASGIApp
 
 from ruvrun.engine import Lost, Request, Token
+from ruvrun.errors import InputError
 from ruvrun.manifest import Head, Manifest, Program
 from ruvrun.server import HttpServer, listen, url_of
 from ruvrun.tokenizer import Tokenizer
@@ -50,6 +52,9 @@ class ScriptedDriver:
         self.submitted.append(request)
         self._alive.add(request.id)
         threading.Thread(target=self._run, args=(request, on_event), daemon=True).start()
+
+    def call(self, tensors: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        raise InputError("not-a-graph", "this model is a decoder", hint=None)
 
     def cancel(self, id: int) -> None:
         if id in self._alive:

@@ -414,7 +414,7 @@ def test_metrics_count_what_happened(tokenizer: Tokenizer) -> None:
         assert line in lines
 
 
-def test_a_graph_has_health_and_metrics_only() -> None:
+def test_a_graph_takes_no_text() -> None:
     with served(build_app(ScriptedDriver(), None, manifest_of("graph"), api_keys={}, context=0)) as url:
         assert call(url, "GET", "/health")[0] == 200
         assert call(url, "GET", "/metrics")[0] == 200
