@@ -26,6 +26,7 @@ from ruvcompile.whole import run_whole
 MODELS = Path(__file__).parents[1] / ".cache" / "models"
 SILERO_VAD = "silero_vad_op18_ifless.onnx"
 PP_OCR = "ch_PP-OCRv4_det_infer.onnx"
+MAGIKA = "magika_standard_v3_3.onnx"
 
 Array = npt.NDArray[Any]
 

@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs them: formatting, lint, types, import direction, tests.
-#     ./tests/run.sh [-- PYTEST ARGUMENTS]
+#     ./tests/run.sh [--system] [-- PYTEST ARGUMENTS]
+# --system adds the tests that take long, or need more of the machine than most.
 # All that is assumed is python3 with venv and pip. A second run installs and fetches nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-if [ "${1:-}" = -- ]; then
+selected=()
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --system) selected=(-m "") ;;
+        --) shift && break ;;
+        *) echo "error: unknown option $1 (arguments for pytest come after --)" >&2 && exit 2 ;;
+    esac
     shift
-elif [ $# -gt 0 ]; then
-    echo "error: unknown option $1 (arguments for pytest come after --)" >&2
-    exit 2
-fi
+done
 
 . examples/environment.sh
 make_environment "$PWD/.venv" -e "./runtime" -e ".[test]"
@@ -26,5 +30,5 @@ check ruff check .
 check ruff format --check .
 check mypy
 check lint-imports
-check pytest "$@"
+check pytest "${selected[@]}" "$@"
 exit "$failed"
