@@ -1,14 +1,11 @@
-"""Reads the GGUF container: metadata, the table of tensors, and one tensor at a time as float32.
+"""Reads the header of the GGUF container: metadata, and the table of tensors.
 
 A GGUF file is a header (magic, version, counts), key/value metadata, a table of tensors (name, sizes, type,
 offset) and then the tensors' data, aligned. The header is walked here, over a memory map, and every length in
 it is checked against the bytes that are left before anything is read or allocated: a damaged or hostile file
 costs an error, not the machine's memory. (The ``gguf`` package's reader makes several arrays per metadata
-element, 2 s and 160 MB for a vocabulary of 49,152, and trusts the lengths.) The block formats are the
-package's: ``gguf.quants`` decodes them.
-
-No tensor is read before it is asked for, and none is kept: ``read_tensor`` maps its bytes, decodes them and
-lets go of the map. So a model needs the memory of its largest tensor, whatever its size.
+element, 2 s and 160 MB for a vocabulary of 49,152, and trusts the lengths.) No tensor is read here; that is
+``gguf_data``.
 """
 
 from __future__ import annotations
@@ -21,14 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
 
 from ruvcompile.errors import InputError
 
-Floats = npt.NDArray[np.float32]
 Type = GGMLQuantizationType
 
 VERSIONS = (2, 3)
@@ -117,15 +110,6 @@ class GgufFile:
             context=[f"it is {shown if len(shown) < 80 else shown[:77] + '...'}"],
             hint="convert the checkpoint again with a current converter",
         )
-
-
-def read_tensor(file: GgufFile, tensor: StoredTensor) -> Floats:
-    """Decode one tensor to float32, shape ``tensor.shape``. Nothing of it is kept."""
-    block, width = GGML_QUANT_SIZES[tensor.type]
-    row = tensor.shape[-1] // block * width
-    raw = np.memmap(file.path, np.uint8, "r", tensor.offset, (tensor.nbytes // row, row))
-    decoded: Floats = np.asarray(dequantize(np.asarray(raw), tensor.type), np.float32)
-    return decoded.reshape(tensor.shape)
 
 
 def open_gguf(path: Path, named_as: str) -> GgufFile:

@@ -15,9 +15,11 @@ import onnxruntime as ort
 import pytest
 from tokenizers import Tokenizer
 
-from ruvcompile.load import llama
+from ruvcompile.load.families import llama
 from ruvcompile.load.gguf import load_gguf
-from ruvcompile.load.gguf_file import open_gguf, read_tensor
+from ruvcompile.load.gguf_data import read_tensor
+from ruvcompile.load.gguf_dialect import checkpoint_of, unpermute
+from ruvcompile.load.gguf_file import open_gguf
 from ruvcompile.program import Program
 from tests.models import EPSILON, ROPE_BASE, smollm2_path, write_tiny_gguf
 
@@ -201,15 +203,15 @@ def test_a_tied_head_is_the_transposed_embedding_and_says_so(tiny: Program, tmp_
 
 
 def test_unpermuting_turns_rotation_of_pairs_into_rotation_of_halves() -> None:
-    order = llama.unpermute(np.arange(16, dtype=np.float32).reshape(16, 1), heads=2)[:, 0]
+    order = unpermute(np.arange(16, dtype=np.float32).reshape(16, 1), heads=2)[:, 0]
     assert order.tolist() == [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]
 
 
 def test_frequencies_are_scaled_as_the_file_says(tmp_path: Path) -> None:
     file = open_gguf(write_tiny_gguf(tmp_path / "m.gguf"), "m.gguf")
-    plain = llama.describe(file).rotaries["rotary"].frequencies
+    plain = llama.describe(checkpoint_of(file)).rotaries["rotary"].frequencies
     scaling = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
-    scaled = llama.describe(type(file)(file.path, "m.gguf", {**file.metadata, **scaling}, file.tensors))
+    scaled = llama.describe(checkpoint_of(type(file)(file.path, "m.gguf", {**file.metadata, **scaling}, file.tensors)))
     assert plain[0] == 1.0
     assert plain[4] == pytest.approx(10000.0**-0.5)
     assert scaled.rotaries["rotary"].frequencies == pytest.approx([value / 4 for value in plain])

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ruvcompile.load.gguf import load_gguf, program_name
-from ruvcompile.load.gguf_file import BITS, GgufFile, StoredTensor, open_gguf, read_tensor
+from ruvcompile.load.gguf_data import read_tensor
+from ruvcompile.load.gguf_file import BITS, GgufFile, StoredTensor, open_gguf
 from ruvrun.errors import InputError
 from tests.models import smollm2_path, write_tiny_gguf
 
@@ -218,8 +219,8 @@ def test_a_missing_key_is_named(key: str, tiny: Path, tmp_path: Path) -> None:
     [
         ({"llama__block_count": "three"}, "gguf-key-wrong"),
         ({"llama__block_count": 0}, "gguf-key-wrong"),
-        ({"llama__block_count": 4}, "gguf-tensor-missing"),
-        ({"llama__block_count": 2**32 - 1}, "gguf-tensor-missing"),
+        ({"llama__block_count": 4}, "tensor-missing"),
+        ({"llama__block_count": 2**32 - 1}, "config-wrong"),
         ({"llama__block_count": 2}, "model-unsupported"),  # the third layer's tensors would be ignored
         ({"llama__feed_forward_length": 128}, "tensor-shape-wrong"),
         ({"llama__embedding_length": 128}, "gguf-metadata-wrong"),
@@ -228,8 +229,10 @@ def test_a_missing_key_is_named(key: str, tiny: Path, tmp_path: Path) -> None:
         ({"llama__attention__head_count_kv": 1}, "tensor-shape-wrong"),
         ({"llama__attention__key_length": 2**31}, "gguf-metadata-wrong"),
         ({"llama__vocab_size": 301}, "tokenizer-wrong"),
-        ({"llama__rope__scaling__type": "yarn"}, "model-unsupported"),
-        ({"llama__rope__dimension_count": 8}, "model-unsupported"),
+        ({"llama__rope__scaling__type": "yarn"}, "gguf-key-missing"),  # without a factor
+        ({"llama__rope__scaling__type": "dynamic"}, "model-unsupported"),
+        ({"llama__rope__dimension_count": 7}, "gguf-metadata-wrong"),
+        ({"llama__rope__dimension_count": 32}, "gguf-metadata-wrong"),
         ({"general__type": "adapter"}, "model-unsupported"),
         ({"split__count": 3}, "gguf-split"),
     ],

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 
 from ruvcompile.load.gguf import load_gguf
 from ruvcompile.load.gguf_file import GgufFile, open_gguf
-from ruvcompile.load.tokenizer import HeadFiles, read_tokenizer
+from ruvcompile.load.gguf_tokenizer import read_tokenizer
+from ruvcompile.load.head import HeadFiles
 from ruvrun.errors import InputError
 from tests.models import smollm2_path, write_tiny_gguf
 
@@ -197,7 +198,8 @@ def test_the_same_file_gives_the_same_bytes(tiny: GgufFile) -> None:
 @pytest.mark.parametrize(
     ("changes", "ref", "says"),
     [
-        ({"ggml__model": "llama"}, "tokenizer-unsupported", "'llama'"),
+        ({"ggml__model": "bert"}, "tokenizer-unsupported", "'bert'"),
+        ({"ggml__model": "llama"}, "tokenizer-wrong", "score"),
         ({"ggml__pre": "smolm"}, "tokenizer-unsupported", "'smolm'"),
         ({"ggml__pre": 7}, "tokenizer-unsupported", "7"),
         ({"ggml__pre": ["smollm"]}, "tokenizer-unsupported", "['smollm']"),
