@@ -10,7 +10,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Any
@@ -18,8 +18,11 @@ from typing import Any
 import msgspec
 
 from ruvrun.errors import InputError, RuvError, UnreachableError, UsageError
+from ruvrun.executors import Array
+from ruvrun.openinference import read_reply, write_call
 
 HTTP_PORT = 8000
+HEADER = "Inference-Header-Content-Length"
 
 
 class _Node(msgspec.Struct):
@@ -59,7 +62,7 @@ def health(url: str, timeout: float = 5.0) -> dict[str, Any]:
     """
     with _answered(url):
         try:
-            with _open(url, "/health", None, None, timeout) as response:
+            with _open(url, "/health", timeout=timeout) as response:
                 body = response.read()
         except urllib.error.HTTPError as error:
             body = error.read()
@@ -78,7 +81,7 @@ def complete(url: str, path: str, body: dict[str, Any], key: str | None = None) 
         RuvError: nobody answers, or the head refused; then with its own words.
     """
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    with _answered(url), _open(url, path, request, key, 600.0) as response:
+    with _answered(url), _open(url, path, json.dumps(request).encode(), key, timeout=600.0) as response:
         for line in response:
             text = line.decode("utf-8", "replace").strip()
             if text.startswith("data:") and text != "data: [DONE]":
@@ -94,11 +97,43 @@ def models(url: str, key: str | None = None) -> list[str]:
     Raises:
         RuvError: nobody answers, not in our form, or the head refused.
     """
-    with _answered(url), _open(url, "/v1/models", None, key, 10.0) as response:
+    with _answered(url), _open(url, "/v1/models", key=key) as response:
         body = _object(url, response.read())
     try:
         return [str(entry["id"]) for entry in body["data"]]
     except (KeyError, TypeError):
+        raise _no_head(url) from None
+
+
+def graph(url: str, key: str | None = None) -> str:
+    """The name of the graph that is served, of GET /v2.
+
+    Raises:
+        RuvError: nobody answers, not in our form, or the head refused: it serves a decoder.
+    """
+    with _answered(url), _open(url, "/v2", key=key) as response:
+        body = _object(url, response.read())
+    try:
+        return str(body["models"][0])
+    except (KeyError, TypeError, IndexError):
+        raise _no_head(url) from None
+
+
+def infer(url: str, model: str, arrays: Mapping[str, Array], key: str | None = None) -> dict[str, Array]:
+    """POST a call of a graph and return its outputs, which travel as they are and not as text.
+
+    Raises:
+        RuvError: nobody answers, or the head refused; then with its own words.
+    """
+    body, header = write_call(arrays)
+    headers = {HEADER: str(header), "Content-Type": "application/octet-stream"}
+    path = f"/v2/models/{urllib.parse.quote(model, safe='')}/infer"
+    with _answered(url), _open(url, path, body, key, headers, timeout=600.0) as response:
+        told = response.headers.get(HEADER)
+        answer = response.read()
+    try:
+        return read_reply(answer, None if told is None else int(told))
+    except (ValueError, InputError):
         raise _no_head(url) from None
 
 
@@ -115,9 +150,16 @@ def _answered(url: str) -> Iterator[None]:
         raise _unreachable(url, error) from None
 
 
-def _open(url: str, path: str, body: dict[str, Any] | None, key: str | None, timeout: float) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+def _open(
+    url: str,
+    path: str,
+    data: bytes | None = None,
+    key: str | None = None,
+    headers: Mapping[str, str] = {},
+    *,
+    timeout: float = 10.0,
+) -> Any:
+    headers = {"Content-Type": "application/json", **headers} | ({"Authorization": f"Bearer {key}"} if key else {})
     request = urllib.request.Request(url + path, data=data, headers=headers)
     # A proxy of the environment is for the internet; the fleet is not there.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

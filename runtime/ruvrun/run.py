@@ -6,7 +6,7 @@ import os
 import queue
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +104,15 @@ def ask_over_http(url: str, prompt: Prompt, key: str | None, show: Callable[[str
     return {"text": text, "tokens": None, **counts, "finish_reason": finish}
 
 
+def run_over_http(url: str, arrays: Mapping[str, Array], key: str | None) -> dict[str, Array]:
+    """Run a graph once, by a running head.
+
+    Raises:
+        RuvError: nobody answers, or the head refused; then with its own words.
+    """
+    return client.infer(url, client.graph(url, key), arrays, key)
+
+
 def read_inputs(paths: Sequence[Path], manifest: Manifest) -> dict[str, Array]:
     """The arrays of one or several ``.npz`` files, checked against the program's inputs.
 
@@ -111,12 +120,7 @@ def read_inputs(paths: Sequence[Path], manifest: Manifest) -> dict[str, Array]:
         InputError: a file is missing or no npz, a name is unknown, missing or given twice, or an array has
             another type or shape than the program takes.
     """
-    found: dict[str, Array] = {}
-    for path in paths:
-        for name, array in _read_npz(path).items():
-            if name in found:
-                raise InputError("input-twice", f"{name!r} is in more than one file", hint="leave one of them out")
-            found[name] = array
+    found = read_arrays(paths)
     wanted = manifest.program.inputs
     require_names(found, wanted, where="names in the npz file are those of the ONNX file")
     sizes: dict[str, int] = {}
@@ -129,6 +133,21 @@ def read_inputs(paths: Sequence[Path], manifest: Manifest) -> dict[str, Array]:
                 hint=f"convert it with .astype({tensor.dtype!r})",
             )
         require_shape(tensor, array.shape, sizes)
+    return found
+
+
+def read_arrays(paths: Sequence[Path]) -> dict[str, Array]:
+    """The arrays of one or several ``.npz`` files.
+
+    Raises:
+        InputError: a file is missing or no npz, or a name is given twice.
+    """
+    found: dict[str, Array] = {}
+    for path in paths:
+        for name, array in _read_npz(path).items():
+            if name in found:
+                raise InputError("input-twice", f"{name!r} is in more than one file", hint="leave one of them out")
+            found[name] = array
     return found
 
 

@@ -53,7 +53,7 @@ class ScriptedDriver:
         self._alive.add(request.id)
         threading.Thread(target=self._run, args=(request, on_event), daemon=True).start()
 
-    def call(self, tensors: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def call(self, tensors: Mapping[str, Any]) -> Future[dict[str, Any]]:  # noqa: ARG002 - the driver's signature
         raise InputError("not-a-graph", "this model is a decoder", hint=None)
 
     def cancel(self, id: int) -> None:

@@ -10,16 +10,22 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from ruvrun import client
+from ruvrun import client, status
+from ruvrun.cli import cli
 from ruvrun.errors import InputError, MachineError, UnreachableError, UsageError
 from ruvrun.frames import Sampling, State
 from ruvrun.manifest import Manifest, Tensor
-from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, write_outputs
+from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, run_over_http, write_outputs
+from ruvrun.server import build_app
 from ruvrun.tokenizer import Tokenizer
+from tests.runtime.builds import write_build
 from tests.runtime.fake_ring import fake_manifest
+from tests.runtime.fronts import ScriptedDriver, manifest_of, served
 from tests.runtime.heads import byte_level, write_head
 from tests.runtime.test_driver import WAIT, driving
+from tests.runtime.test_infer import serving
 
 
 def graph(*inputs: tuple[str, str, list[int | str]]) -> Manifest:
@@ -173,3 +179,45 @@ def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
 def test_an_address_keeps_its_host_and_port(url: str) -> None:
     host = url.removeprefix("http://").removeprefix("https://").split("/")[0]
     assert client.base_url(url).split("://")[1] == host
+
+
+def test_a_graph_is_run_by_a_running_head(tmp_path: Path) -> None:
+    out = tmp_path / "out.npz"
+    with serving({"alice": "secret"}) as (url, _, _):
+        words = ["run", "--url", url, "--api-key", "secret", "--output", str(out), "--json", "--input"]
+        found = CliRunner().invoke(cli, [*words, str(save(tmp_path / "in.npz", x=np.array([1, 2])))])
+        assert json.loads(found.stdout) == {"output": str(out), "tensors": {"x": [2]}}
+        with np.load(out) as arrays:
+            assert arrays["x"].tolist() == [4, 8]
+        for key, arrays, words_said in (
+            ("secret", {"y": np.array([1])}, "no input 'y'"),
+            ("secret", {"x": np.array([1.5])}, "'x' is FP64, the model takes INT64"),
+            ("secret", {"x": np.array([-1])}, "x is negative"),
+            ("wrong", {"x": np.array([1])}, "401: Incorrect API key"),
+        ):
+            with pytest.raises(InputError, match=words_said):
+                run_over_http(url, arrays, key)
+
+
+def test_the_inputs_for_a_head_elsewhere_are_held_against_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_build(tmp_path, addresses={"a": "127.0.0.1", "b": "127.0.0.1"}, kind="graph")
+    with serving() as (url, _, _):
+        monkeypatch.setattr(status, "find_head", lambda _: (url, None, "a"))
+        words = ["run", str(manifest), "--output", str(tmp_path / "out.npz"), "--input"]
+        found = CliRunner().invoke(cli, [*words, str(save(tmp_path / "in.npz", x=np.array([1])))])
+        assert isinstance(found.exception, InputError)
+        assert found.exception.ref == "input-unknown"  # the manifest of this build has no inputs
+        found = CliRunner().invoke(cli, ["run", str(manifest), "--prompt", "hello"])
+        assert isinstance(found.exception, UsageError)
+        assert found.exception.ref == "wrong-kind"
+
+
+def test_a_decoder_takes_no_tensors_from_the_command_line(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(write_head(tmp_path, byte_level()))
+    with (
+        served(build_app(ScriptedDriver(), tokenizer, manifest_of(), api_keys={}, context=9)) as url,
+        pytest.raises(InputError, match="tiny is a decoder"),
+    ):
+        run_over_http(url, {"x": X}, None)

@@ -55,7 +55,7 @@ def run(
     from ruvrun import launch
     from ruvrun.frames import Sampling
     from ruvrun.placement import space
-    from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, write_outputs
+    from ruvrun.run import Prompt, ask, ask_over_http, read_arrays, read_inputs, run_over_http, write_outputs
 
     if (prompt is None) == (not inputs):
         raise UsageError("nothing-to-run", "give either --prompt or --input", hint="see `ruvrun run --help`")
@@ -64,35 +64,32 @@ def run(
     if inputs and output is None:
         raise UsageError("output-missing", "--input needs --output", hint="say where the outputs go: --output out.npz")
     show: Callable[[str], None] = (lambda _: None) if as_json else functools.partial(click.echo, nl=False)
-    target = _running_or_local(manifest, url)
+    target, known = _running_or_local(manifest, url)
+    wanted_kind = "decoder" if prompt is not None else "graph"
+    if known is not None and known.program.kind != wanted_kind:
+        flag = "--prompt" if wanted_kind == "graph" else "--input and --output"
+        raise UsageError("wrong-kind", f"this model is no {wanted_kind}", hint=f"use {flag}")
+    arrays = read_arrays(inputs) if known is None else read_inputs(inputs, known) if inputs else {}
+    outputs: dict[str, Any] = {}
+    wanted = Prompt(prompt or "", chat, max_tokens, Sampling(temperature, top_p, seed))
     if isinstance(target, str):
-        if prompt is None:
-            raise UsageError(
-                "needs-manifest",
-                "--input runs manifests whose nodes are all processes of this machine",
-                hint="give such a MANIFEST: build with --target host",
-            )
-        wanted = Prompt(prompt, chat, max_tokens, Sampling(temperature, top_p, seed))
-        result = ask_over_http(target, wanted, api_key, show)
+        if prompt is not None:
+            result = ask_over_http(target, wanted, api_key, show)
+        else:
+            outputs = run_over_http(target, arrays, api_key)
     else:
-        wanted_kind = "decoder" if prompt is not None else "graph"
-        if target.manifest.program.kind != wanted_kind:
-            flag = "--prompt" if wanted_kind == "graph" else "--input and --output"
-            raise UsageError("wrong-kind", f"this model is no {wanted_kind}", hint=f"use {flag}")
         planned = space(target.manifest, context, None)
         settings = launch.Settings(planned, voice=voice_for_children(quiet=True))
-        arrays = read_inputs(inputs, target.manifest) if inputs else {}
         launch.require_fit(target, settings)
         tokenizer = launch.tokenizer_of(target) if prompt is not None else None
         with launch.hosted(target, settings, pass_on) as driver:
-            if prompt is not None and tokenizer is not None:
-                wanted = Prompt(prompt, chat, max_tokens, Sampling(temperature, top_p, seed))
+            if tokenizer is not None:
                 result = ask(driver, target.manifest, tokenizer, wanted, show)
             else:
                 outputs = driver.run(arrays)
-                assert output is not None
-                write_outputs(output, outputs)
-                result = {"output": str(output), "tensors": {name: list(a.shape) for name, a in outputs.items()}}
+    if output is not None and prompt is None:
+        write_outputs(output, outputs)
+        result = {"output": str(output), "tensors": {name: list(a.shape) for name, a in outputs.items()}}
     if as_json:
         click.echo(json.dumps(result))
     elif prompt is not None:
@@ -101,22 +98,23 @@ def run(
         say(f"wrote {output}")
 
 
-def _running_or_local(manifest: str | None, url: str | None) -> Any:
-    """The URL of the head to ask, or the placement to host here."""
+def _running_or_local(manifest: str | None, url: str | None) -> tuple[Any, Any]:
+    """The URL of the head to ask, or the placement to host here; and the manifest, where one was given."""
     from ruvrun.client import base_url
-    from ruvrun.placement import place
+    from ruvrun.manifest import load_manifest
+    from ruvrun.placement import manifest_path, place
     from ruvrun.status import is_ready, one_line
     from ruvrun.status import status as look
 
     if url is not None:
-        return base_url(url)
+        return base_url(url), None
     if manifest is None:
         raise UsageError("manifest-missing", "give a MANIFEST or --url", hint="see `ruvrun run --help`")
     incomplete: InputError | None = None
     try:
         placement = place(Path(manifest))
         if placement.whole:
-            return placement
+            return placement, placement.manifest
     except UsageError:
         pass  # several nodes' bundles: whichever they are, the head may be running
     except InputError as error:
@@ -129,4 +127,4 @@ def _running_or_local(manifest: str | None, url: str | None) -> Any:
         raise
     if not is_ready(body):
         raise UnreachableError("not-ready", one_line(body), hint="start the nodes that are missing")
-    return body["url"]
+    return body["url"], load_manifest(manifest_path(Path(manifest)))

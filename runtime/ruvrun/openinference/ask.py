@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ruvrun.openinference.body import ALL_BINARY, SIZE
+from ruvrun.errors import InputError
+from ruvrun.openinference.body import ALL_BINARY, LARGEST_BODY, SIZE
 from ruvrun.openinference.datatypes import DTYPES, Array
 from ruvrun.openinference.reply import Body, join, write_tensor
 from ruvrun.openinference.values import from_bytes, from_json
@@ -29,14 +30,21 @@ def write_call(arrays: Mapping[str, Array]) -> Body:
     """A call with these inputs, that asks for all outputs.
 
     Raises:
-        InputError: an array of a type that does not travel.
+        InputError: an array of a type that does not travel, or more than a head takes.
     """
     inputs, raw = [], []
     for name, array in arrays.items():
         entry, piece = write_tensor(name, array, binary=True)
         inputs.append(entry)
         raw.append(piece)
-    return join({"inputs": inputs, "parameters": {ALL_BINARY: True}}, raw, binary=True)
+    body, header = join({"inputs": inputs, "parameters": {ALL_BINARY: True}}, raw, binary=True)
+    if len(body) > LARGEST_BODY:
+        raise InputError(
+            "call-too-large",
+            f"the inputs are {len(body)} bytes, a head takes {LARGEST_BODY} at a time",
+            hint="send them in pieces, or run the graph on the machine itself",
+        )
+    return body, header
 
 
 def read_reply(body: bytes, header: int | None) -> dict[str, Array]:

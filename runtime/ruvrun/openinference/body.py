@@ -22,6 +22,8 @@ from ruvrun.openinference.values import from_bytes, from_json, require_countable
 from ruvrun.signature import require_names, require_shape, shorten
 
 IGNORED = frozenset(["content_type", "headers", "priority", "timeout"])
+LARGEST_BODY = 64 * 2**20
+"""Bytes of a call, at most."""
 SIZE, BINARY, ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
 _SEARCHED = 2**20
 

@@ -28,7 +28,7 @@ from ruvrun import __version__
 from ruvrun.errors import InputError, RuvError, UnreachableError
 from ruvrun.manifest import Manifest
 from ruvrun.openai import ApiError
-from ruvrun.openinference import describe_model, read_call, write_reply
+from ruvrun.openinference import LARGEST_BODY, describe_model, read_call, write_reply
 from ruvrun.openinference.datatypes import Array, version_of
 from ruvrun.server.driver import Driver, is_ready, not_ready
 from ruvrun.server.ending import HungUp, counted, hung_up
@@ -36,8 +36,7 @@ from ruvrun.server.meters import Meters
 from ruvrun.server.room import Room
 from ruvrun.server.wire import json_response, read_body
 
-MAX_TENSORS = 64 * 2**20
-"""Bytes of a body."""
+MAX_TENSORS = LARGEST_BODY
 MAX_JSON = 32 * 2**20
 """Bytes of JSON in a body."""
 MAX_HELD = 4 * MAX_TENSORS
