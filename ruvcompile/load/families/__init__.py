@@ -34,7 +34,18 @@ from ruvcompile.load.form import Form, Weight
 from ruvcompile.load.stored import Checkpoint
 
 FAMILIES = {
-    "llama": "ruvcompile.load.families.llama",
+    kind: f"{__name__}.{module}"
+    for module, kinds in {
+        "gemma2": ("gemma2",),
+        "gemma3": ("gemma3", "gemma3_text"),
+        "llama": ("llama",),
+        "mistral": ("mistral",),
+        "phi3": ("phi3",),
+        "qwen2": ("qwen2",),
+        "qwen3": ("qwen3",),
+        "smollm3": ("smollm3",),
+    }.items()
+    for kind in kinds
 }
 """Where the module of each ``model_type`` is; imported on demand."""
 

@@ -33,6 +33,10 @@ class Config:
             raise self.wrong(f"{key} is {value!r}, not a positive whole number")
         return value
 
+    def whole(self, key: str) -> int:
+        """A whole number that may be 0."""
+        return self.count(key) if self.keys.get(key) != 0 else 0
+
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number."""
         value = self._value(key, default)

@@ -8,7 +8,7 @@ is missing and a tensor that nothing accounts for are errors. Ignoring one would
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -97,9 +97,23 @@ def biases(config: Config, attention: Collection[str] = ATTENTION, mlp: Collecti
     return found | (frozenset(mlp) if config.flag("mlp_bias", False) else frozenset())
 
 
-def windowed(window: int, context: int) -> int:
-    """``window``, or 0 where it is no shorter than the context: then everything is seen anyway."""
-    return window if window < context else 0
+def windowed(config: Config, layers: int, otherwise: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Which layers have a window: by ``layer_types`` if it is there, else those whose number ``otherwise`` picks."""
+    named = config.items("layer_types", layers)
+    if named is None:
+        return tuple(map(otherwise, range(layers)))
+    for kind in named:
+        if kind not in ("sliding_attention", "full_attention"):
+            raise config.unsupported(f"has layers of the type {kind!r}")
+    return tuple(kind == "sliding_attention" for kind in named)
+
+
+def windows(form: Form, config: Config, chosen: Sequence[bool]) -> tuple[Layer, ...]:
+    """The layers of ``form``, the chosen ones with a window of ``sliding_window`` positions, if there is one."""
+    window = config.count("sliding_window") if config.keys.get("sliding_window") is not None else 0
+    # A window as long as the context hides nothing.
+    window = window if window < form.context else 0
+    return tuple(replace(layer, window=window if yes else 0) for layer, yes in zip(form.layers, chosen, strict=True))
 
 
 def named_weights(checkpoint: Checkpoint, form: Form, renamed: Mapping[str, str] | None = None) -> dict[str, Weight]:

@@ -19,6 +19,7 @@ What changes with the length of the text (``dynamic``) is refused, since kept ke
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,10 @@ def rotary_of(config: Config, head_size: int, default_base: float = 10000.0) -> 
     Raises:
         InputError: the description is incomplete, or of a kind that is not supported.
     """
-    keys = {**config.keys, **config.part("rope_parameters").keys, **config.part("rope_scaling").keys}
+    stretch = {**config.part("rope_parameters").keys, **config.part("rope_scaling").keys}
+    if nested := [key for key, value in stretch.items() if isinstance(value, Mapping)]:
+        raise config.unsupported(f"has rotary tables of its own for {' and '.join(nested)}")
+    keys = {**config.keys, **stretch}
     return table(Config(config.named_as, keys), head_size, default_base)
 
 

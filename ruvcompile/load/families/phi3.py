@@ -1,0 +1,58 @@
+"""Phi 3 and 4: a llama whose projections of one input are stored as one tensor, rotated in part of each head.
+
+``qkv_proj`` holds the rows of query, key and value one below the other, ``gate_up_proj`` those of gate and up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from ruvcompile.load.families.config import config_of
+from ruvcompile.load.families.plain import named_weights, plain_form, stored_as, windowed, windows
+from ruvcompile.load.form import Floats, Form, Weight
+from ruvcompile.load.stored import Checkpoint, Stored
+
+MODEL_TYPES = ("phi3",)
+
+
+def describe(checkpoint: Checkpoint) -> Form:
+    """The form of the decoder in ``checkpoint``."""
+    config = config_of(checkpoint, original_max_position_embeddings=4096)
+    scaling = config.part("rope_scaling").keys or config.part("rope_parameters").keys
+    if scaling.get("rope_type", scaling.get("type")) in ("su", "yarn"):  # what longrope was called at first
+        keys = {**config.keys, "rope_scaling": {**scaling, "rope_type": "longrope"}}
+        config = replace(config, keys=keys)
+    form = plain_form(checkpoint, config)
+    return replace(form, layers=windows(form, config, windowed(config, len(form.layers), lambda _: True)))
+
+
+def weights(checkpoint: Checkpoint, form: Form) -> dict[str, Weight]:
+    """Every canonical weight of the form."""
+    queries, keys = form.heads * form.head_size, form.kv_heads * form.head_size
+    tensors = dict(checkpoint.tensors)
+    for number in range(len(form.layers)):
+        at = f"model.layers.{number}."
+        parts = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+        _divide(tensors, f"{at}self_attn.qkv_proj.weight", f"{at}self_attn.", parts)
+        parts = {"gate_proj": form.ffn, "up_proj": form.ffn}
+        _divide(tensors, f"{at}mlp.gate_up_proj.weight", f"{at}mlp.", parts)
+    return named_weights(replace(checkpoint, tensors=tensors), form)
+
+
+def _divide(tensors: dict[str, Stored], name: str, at: str, rows: Mapping[str, int]) -> None:
+    """Put the parts of a fused tensor in its place; one of another size is left, and told as a tensor too many."""
+    fused = tensors.get(name)
+    if fused is None or len(fused.shape) != 2 or fused.shape[0] != sum(rows.values()):
+        return
+    first = 0
+    for part, count in rows.items():
+        cut = partial(_rows, first=first, count=count)
+        tensors[f"{at}{part}.weight"] = stored_as(fused, cut, (count, fused.shape[1]))
+        first += count
+    del tensors[name]
+
+
+def _rows(array: Floats, first: int, count: int) -> Floats:
+    return array[first : first + count]
