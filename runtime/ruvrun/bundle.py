@@ -47,11 +47,26 @@ class Golden(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bound: float
 
 
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Part of the state of a decoder stage that keeps it in plain tensors ``[1, heads, positions, head_size]``.
+
+    ``past`` is the input that takes what the last call gave as the output ``present``.
+    """
+
+    past: str
+    present: str
+    heads: int
+    head_size: int
+    dtype: str
+
+
 class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """All of ``bundle.toml``: what the stage is and what it consists of.
 
     ``kind`` is ``decoder`` or ``graph``; ``first`` and ``last`` tell the ends of the pipeline apart.
-    ``options`` are the back end's own settings, explicit, never a machine's default.
+    ``options`` are the back end's own settings, explicit, never a machine's default. ``exported`` is a stage of a
+    decoder that is run as it was exported (see ``executors/stateful.py``), with the part of its ``state`` that is here;
+    others keep theirs in the back end's own buffers.
     """
 
     kind: str
@@ -68,6 +83,8 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     options: dict[str, str] = {}
     kv: KeyValue | None = None
     vocab: int = 0
+    exported: bool = False
+    state: list[State] = []
     golden: Golden | None = None
     format: int = FORMAT
 

@@ -38,9 +38,10 @@ def load(path_text: str) -> Program:
         from ruvcompile.load.gguf import load_gguf
 
         return load_gguf(path, path_text)
+    from ruvcompile.load.decoder_onnx import as_decoder
     from ruvcompile.load.onnx import load_onnx
 
-    return load_onnx(path, path_text)
+    return as_decoder(load_onnx(path, path_text), path)
 
 
 def _unsupported(message: str) -> InputError:

@@ -20,8 +20,9 @@ from ruvcompile.passes.extract import extract
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.inline import inline
 from ruvcompile.passes.pieces import unit_of
+from ruvcompile.passes.scope import reads
 from ruvcompile.program import Piece, Program
-from ruvrun.bundle import BUNDLE, File, StageSpec, file_sha256
+from ruvrun.bundle import BUNDLE, File, StageSpec, State, file_sha256
 from ruvrun.manifest import PROTOCOL, KeyValue, Tensor, dump_toml
 
 # A tensor of a graph that is larger than this gets a weight file of its own.
@@ -51,20 +52,20 @@ def write_stage(
     """
     directory.mkdir(parents=True, exist_ok=True)
     decoder = program.decoder
-    attentions = [node for node in _nodes(program.model, piece) if node.op_type == "Attention"]
-    past = [str(value.name) for node in attentions for value in node.inputs[4:6] if value is not None]
-    present = [str(value.name) for node in attentions for value in node.outputs[1:3]]
-    inputs, outputs = [*piece.inputs, *past], [*piece.outputs, *present]
-    if decoder is not None:
-        # Rotary positions are an input of the canonical form; the lowering takes it away again.
-        inputs += ["position_ids"] if attentions else []
+    nodes = _nodes(program.model, piece) if decoder is not None else []
+    past, filled, present = _state(nodes, piece)
+    # Positions (and a mask) are inputs too; the lowering of the canonical form takes them away again.
+    inputs, outputs = [*piece.inputs, *past, *filled], [*piece.outputs, *present]
     summed = onnxruntime.summed_norms(program.model)
     # The model's name for people is no part of what a stage is: its bytes stay the same under another.
     model = extract(program.model, piece.nodes, inputs=inputs, outputs=outputs, name="stage", types=types)
     wire = [_tensor(value, decoder is not None) for value in model.graph.inputs if value.name in piece.inputs]
     leaving = [_tensor(value, decoder is not None) for value in model.graph.outputs if value.name in piece.outputs]
-    if decoder is not None:
+    stateful = decoder is not None and decoder.stateful
+    state = _pairs(model.graph, past, present) if stateful else []
+    if decoder is not None and not stateful:
         model = onnxruntime.lower_decoder(model, summed=summed, last=piece.last)
+    if decoder is not None:
         leaving = [_by_rows(tensor) if tensor.name == "logits" else tensor for tensor in leaving]
     files = _write(model, directory, store, _decoder_groups if decoder is not None else _graph_groups, passing)
     spec = StageSpec(
@@ -79,8 +80,10 @@ def write_stage(
         forward=list(piece.forward),
         files=files,
         requires={"protocol": str(PROTOCOL), "ruvrun": ruvrun.__version__},
-        kv=_key_value(program, len(attentions)),
+        kv=_key_value(program, len(past) // 2),
         vocab=decoder.vocab if decoder is not None else 0,
+        exported=stateful,
+        state=state,
     )
     (directory / BUNDLE).write_bytes(dump_toml(spec))
     return spec
@@ -94,6 +97,32 @@ def hashed(directory: Path, path: str) -> File:
 def _nodes(model: ir.Model, piece: Piece) -> list[ir.Node]:
     wanted = set(piece.nodes)
     return [node for node in model.graph if node.name in wanted]
+
+
+def _state(nodes: Sequence[ir.Node], piece: Piece) -> tuple[list[str], list[str], list[str]]:
+    """What a decoder's nodes read that is not sent to them, and keep: past, what positions decide, and present."""
+    read = dict.fromkeys(value for node in nodes for value in reads(node) if value.is_graph_input())
+    hidden = [str(value.name) for value in read if value.name not in piece.inputs]
+    past = [name for name in hidden if name.startswith("past_")]
+    made = (value for node in nodes for value in node.outputs if value.is_graph_output())
+    present = [str(value.name) for value in made if str(value.name).startswith("present_")]
+    return past, [name for name in hidden if name not in past], present
+
+
+def _pairs(graph: ir.Graph, past: Sequence[str], present: Sequence[str]) -> list[State]:
+    """The state of a stage that keeps it in plain tensors."""
+    assert {name.replace("past_", "present_", 1) for name in past} == set(present), "a block holds whole pairs"
+    inputs = {str(value.name): value for value in graph.inputs}
+    found = []
+    for name in past:
+        value = inputs[name]
+        assert value.shape is not None and value.dtype is not None
+        _, heads, _, head_size = (size if isinstance(size, int) else 0 for size in value.shape)
+        other = name.replace("past_", "present_", 1)
+        found.append(
+            State(past=name, present=other, heads=heads, head_size=head_size, dtype=value.dtype.numpy().name)
+        )
+    return found
 
 
 def _tensor(value: ir.Value, packed: bool) -> Tensor:

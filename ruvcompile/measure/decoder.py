@@ -19,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +30,11 @@ from ruvcompile.passes.pieces import pieces, unit_of
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
+from ruvrun.bundle import StageSpec
 from ruvrun.costs import NodeCost
-from ruvrun.executors import Array, DecoderExecutor, Span
+from ruvrun.executors import Array, DecoderExecutor, Span, stateful
 from ruvrun.executors.onnxruntime import OnnxDecoder, open_session
+from ruvrun.executors.stateful import StatefulDecoder
 
 DEPTH = 256
 CHUNK = 128
@@ -63,7 +66,7 @@ def measure_units(
     with progress.step("measure", total=STEPS + CHUNKS + PROFILED_STEPS) as bar:
         spec = write_stage(program, piece, scratch, store, backend="onnxruntime", target="host")
         ids = np.random.default_rng(0).integers(0, program.decoder.vocab, context)
-        executor = OnnxDecoder(open_session(scratch / spec.model, threads=threads), spec, context=context, slots=1)
+        executor, _ = _open(scratch, spec, context, threads)
         chunk_ms = []
         for _ in range(CHUNKS):
             chunk_ms.append(_timed(executor, ids, 0, chunk))
@@ -75,8 +78,7 @@ def measure_units(
             bar.advance()
         del executor
         trace = scratch / "trace"
-        session = open_session(scratch / spec.model, threads=threads, profile=trace)
-        executor = OnnxDecoder(session, spec, context=context, slots=1)
+        executor, session = _open(scratch, spec, context, threads, trace)
         _timed(executor, ids, 0, depth)
         for step in range(PROFILED_STEPS):
             _timed(executor, ids, depth + step % (context - depth), 1)
@@ -86,6 +88,15 @@ def measure_units(
     prompt = _shares(events[:1], statistics.median(chunk_ms))
     spread = float((np.quantile(single_ms, 0.9) - np.quantile(single_ms, 0.1)) / statistics.median(single_ms))
     return _by_key(named, single, prompt, spread, depth, chunk)
+
+
+def _open(
+    directory: Path, spec: StageSpec, context: int, threads: int, profile: Path | None = None
+) -> tuple[DecoderExecutor, Any]:
+    """The executor of a stage, and the session inside it, which ends the profile."""
+    kind, opener = (StatefulDecoder, stateful.open_session) if spec.exported else (OnnxDecoder, open_session)
+    session = opener(directory / spec.model, threads=threads, profile=profile)
+    return kind(session, spec, context=context, slots=1), session
 
 
 def _timed(executor: DecoderExecutor, ids: Array, position: int, count: int) -> float:
@@ -131,11 +142,11 @@ def _by_key(
     nodes: dict[str, dict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
     chunk_ms: dict[str, float] = defaultdict(float)
     for (name, op), ms in single.items():
-        key = keys[unit_of(name)]
-        nodes[key][_generic(name), op] += ms / len(members[key])
+        if key := keys.get(unit_of(name)):
+            nodes[key][_generic(name), op] += ms / len(members[key])
     for (name, _), ms in prompt.items():
-        key = keys[unit_of(name)]
-        chunk_ms[key] += ms / len(members[key])
+        if key := keys.get(unit_of(name)):
+            chunk_ms[key] += ms / len(members[key])
     return {
         key: UnitTime(
             ms=round(sum(nodes[key].values()), 6),

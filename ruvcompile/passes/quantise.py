@@ -68,8 +68,14 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
             or ``none``.
         accuracy: MatMulNBits' ``accuracy_level``: 4 computes with int8 activations, 1 with float32.
     """
-    if program.decoder is None or quant == "none":
+    if program.decoder is None or quant == "none" or (quant == "auto" and not _floats(program)):
         return program
+    if program.decoder.stateful:
+        raise InputError(
+            "quant-as-exported",
+            f"{program.source.path} is run as it was exported, and such a graph is not quantised",
+            hint="build with --quant none",
+        )
     model = program.model.clone()
     weights = _Weights(model.graph)
     for node in list(model.graph):
@@ -81,6 +87,12 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
         del model.graph.initializers[name]
     model.graph.opset_imports[MS_DOMAIN] = 1
     return replace(program, model=model)
+
+
+def _floats(program: Program) -> bool:
+    """Whether the weights are floats, ours to quantise: not those of a file that was quantised by whoever made it."""
+    assert program.decoder is not None
+    return not program.decoder.stateful and all(node.op_type != "MatMulNBits" for node in program.model.graph)
 
 
 def quantise_blocks(weight: Float, bits: int) -> Quantised:

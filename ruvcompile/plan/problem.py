@@ -64,9 +64,10 @@ class Facts:
     def state_bytes(self, unit: Unit) -> int:
         """Key/value bytes of a unit at the planned context and streams."""
         decoder, space = self.program.decoder, self.space
-        if decoder is None or space is None or not any(name.startswith("past_key.") for name in unit.inputs):
+        if decoder is None or space is None:
             return 0
-        return 2 * decoder.kv_heads * decoder.head_size * 4 * space.context * space.streams
+        layers = sum(name.startswith("past_key.") for name in unit.inputs)
+        return layers * 2 * decoder.kv_heads * decoder.head_size * 4 * space.context * space.streams
 
     def loaded_bytes(self, held: Sequence[Unit]) -> int:
         """Peak resident bytes of those weights once a session has loaded and packed them."""
@@ -198,8 +199,8 @@ def _value_bytes(facts: Facts) -> dict[str, int]:
     graph = facts.program.model.graph
     found = {}
     for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
-        if value.name:
-            assert value.shape is not None and value.dtype is not None, "every value of the canonical form is typed"
+        # Every value of the canonical form is typed; in a graph that is run as it was exported, those that may cross are.
+        if value.name and value.shape is not None and value.dtype is not None:
             found[value.name] = math.ceil(value.dtype.itemsize * math.prod(map(_known, value.shape)))
     return found
 

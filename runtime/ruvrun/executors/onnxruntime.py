@@ -35,6 +35,7 @@ import onnxruntime as ort
 from ruvrun.bundle import StageSpec
 from ruvrun.errors import InputError
 from ruvrun.executors import Array, Span
+from ruvrun.executors.stateful import StatefulDecoder, load_stateful
 
 SEQLENS = "seqlens_k"
 TOTAL = "total_sequence_length"
@@ -181,8 +182,12 @@ class OnnxGraph:
         return dict(zip(self._outputs, results, strict=True))
 
 
-def load_decoder(directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int) -> OnnxDecoder:
+def load_decoder(
+    directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int
+) -> OnnxDecoder | StatefulDecoder:
     """Load a decoder stage; weights are mapped from their files and packed by the kernels."""
+    if spec.exported:
+        return load_stateful(directory, spec, context=context, slots=slots, threads=threads)
     return OnnxDecoder(open_session(directory / spec.model, threads=threads), spec, context=context, slots=slots)
 
 
