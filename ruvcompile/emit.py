@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ruvcompile.fleet import FleetNode
 from ruvcompile.options import KEYS_DIR, Options
-from ruvcompile.passes.infer import named_dims
+from ruvcompile.passes.infer import named_dims, spelt
 from ruvcompile.plan import Plan
 from ruvcompile.program import Program
 from ruvcompile.render import NodeFacts, mode_of, render_node
@@ -130,10 +130,10 @@ def _program(contents: Contents) -> ProgramEntry:
 
 def _tensor(value: ir.Value) -> Tensor:
     """An input that no stage reads, as the file has it."""
-    assert value.name is not None and value.dtype is not None
+    assert value.name is not None and value.type is not None
     extents = value.shape if value.shape is not None else ()
     dims = named_dims(value.name, tuple(each if isinstance(each, int) else each.value for each in extents))
-    return Tensor(name=value.name, dtype=value.dtype.numpy().name, shape=list(dims))
+    return Tensor(name=value.name, dtype=spelt(value.type), shape=list(dims))
 
 
 def _stage(number: int, directory: Path, spec: StageSpec, plan: Plan) -> Stage:

@@ -2,20 +2,25 @@
 
 A node repeats it before it joins: a kernel that computes something else, a damaged packing, a wrong version are
 noticed before the first request. Kernels of different CPUs differ in the last digits, so the outputs must agree
-within a bound, a share of the largest value that the target's data names.
+within a bound, a share of the largest value that the target's data names. Of an output that is left to chance only
+the type and the rank are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from ruvcompile.lower.stage import hashed
+from ruvcompile.passes.chance import left_to_chance
 from ruvcompile.program import Decoder, Program
+from ruvcompile.whole import seed_chance
+from ruvrun.archive import write_archive
 from ruvrun.bundle import BUNDLE, Golden, StageSpec
+from ruvrun.elements import STRING, Value, element_of, is_float, values_of
 from ruvrun.executors import Array, Span, load_decoder, load_graph
 from ruvrun.manifest import dump_toml
 
@@ -31,7 +36,7 @@ def golden_prompt(decoder: Decoder) -> Array:
 def add_golden(
     program: Program,
     stages: Sequence[tuple[Path, StageSpec]],
-    samples: Mapping[str, Array],
+    samples: Mapping[str, Value],
     shares: Sequence[float],
 ) -> list[StageSpec]:
     """Run the stages one after the other, each alone in memory, and write each one's golden check.
@@ -45,18 +50,20 @@ def add_golden(
     Returns:
         The specs with their golden check, as they now stand in ``bundle.toml``.
     """
-    carried: dict[str, Array] = dict(samples)
+    carried: dict[str, Value] = dict(samples)
     if program.decoder is not None:
         carried = {"input_ids": golden_prompt(program.decoder)}
+    random = left_to_chance(program.model)
+    if random:
+        seed_chance()  # what goes from stage to stage is the same in every build
     done = []
     for (directory, spec), share in zip(stages, shares, strict=True):
         inputs = {tensor.name: carried[tensor.name] for tensor in spec.inputs}
         outputs = _run(directory, spec, inputs)
-        arrays = {f"in.{name}": array for name, array in inputs.items()}
-        arrays |= {f"out.{name}": np.asarray(array) for name, array in outputs.items()}
-        np.savez(directory / FILE, allow_pickle=False, **arrays)
-        largest = max((float(np.abs(array).max()) for array in outputs.values() if array.size), default=0.0)
-        golden = Golden(file=FILE, bound=float(f"{share * max(largest, 1e-6):.3g}"))
+        with (directory / FILE).open("wb") as stream:
+            write_archive(stream, _contents(inputs, outputs, random))
+        bound = f"{share * max(_largest(spec, outputs), 1e-6):.3g}"
+        golden = Golden(file=FILE, bound=float(bound))
         spec = msgspec.structs.replace(spec, golden=golden, files=[*spec.files, hashed(directory, FILE)])
         (directory / BUNDLE).write_bytes(dump_toml(spec))
         done.append(spec)
@@ -64,7 +71,33 @@ def add_golden(
     return done
 
 
-def _run(directory: Path, spec: StageSpec, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def _contents(inputs: Mapping[str, Value], outputs: Mapping[str, Value], random: Collection[str]) -> dict[str, Value]:
+    """What the file holds: all but the values of outputs that are left to chance, and maps, which no file holds."""
+    found: dict[str, Value] = {f"in.{name}": value for name, value in inputs.items()}
+    for name, value in outputs.items():
+        if name in random:
+            if isinstance(value, np.ndarray):
+                found[f"like.{name}"] = np.zeros_like(value, shape=(0,) * value.ndim)
+        elif not (isinstance(value, list) and any(isinstance(each, dict) for each in value)):
+            found[f"out.{name}"] = value
+    return found
+
+
+def _largest(spec: StageSpec, outputs: Mapping[str, Value]) -> float:
+    """The largest finite absolute value among the floats of ``outputs``."""
+    largest = 0.0
+    for port in spec.outputs:
+        dtype, value = element_of(port.dtype), outputs[port.name]
+        if dtype == STRING or not is_float(dtype):
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, np.ndarray):
+                values = np.abs(values_of(each, dtype))
+                largest = max(largest, float(values.max(initial=0.0, where=np.isfinite(values))))
+    return largest
+
+
+def _run(directory: Path, spec: StageSpec, inputs: Mapping[str, Value]) -> dict[str, Value]:
     if spec.kind == "graph":
         return load_graph(directory, spec, threads=1).run(inputs)
     tokens = min(len(array) for array in inputs.values())

@@ -13,14 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
 from ruvcompile.errors import InputError
 from ruvcompile.passes.infer import Type
-from ruvcompile.passes.scope import all_nodes
-from ruvrun.executors import Array
+from ruvcompile.passes.inline import inline
+from ruvrun.elements import Array, Value
+from ruvrun.executors.onnxruntime import call, elements_of, to_ort
 
 INLINE = 64 << 20
 """Bytes of weights up to which a model is handed over in memory, where it stands several times while it loads."""
@@ -34,10 +36,7 @@ REFUSALS: tuple[type[Exception], ...] = (*ERRORS, ValueError)
 """And for inputs that do not fit, which it checks in Python."""
 
 _PIECE = 256
-_DTYPES = {
-    **{name: name.upper() for name in ("bool", "int8", "int16", "int32", "int64", "float", "double")},
-    **{name: name.upper() for name in ("uint8", "uint16", "uint32", "uint64", "float16", "bfloat16")},
-}
+_EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_session(model: ir.Model, *, threads: int = 0, optimise: bool = True, profile: Path | None = None) -> Any:
@@ -62,7 +61,7 @@ def open_session(model: ir.Model, *, threads: int = 0, optimise: bool = True, pr
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
     try:
-        with _runnable(model) as source:
+        with _runnable(model, options) as source:
             return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except ERRORS as error:
         raise InputError(
@@ -70,7 +69,7 @@ def open_session(model: ir.Model, *, threads: int = 0, optimise: bool = True, pr
         ) from None
 
 
-def run(session: Any, arrays: Mapping[str, Array]) -> dict[str, Array]:
+def run(session: Any, arrays: Mapping[str, Value]) -> dict[str, Value]:
     """The outputs of one run, by name.
 
     Raises:
@@ -78,7 +77,7 @@ def run(session: Any, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """
     names = [output.name for output in session.get_outputs()]
     try:
-        return dict(zip(names, session.run(names, dict(arrays)), strict=True))
+        return dict(zip(names, call(session, names, arrays, elements_of(session)), strict=True))
     except REFUSALS as error:
         raise InputError(
             "model-does-not-run",
@@ -88,12 +87,12 @@ def run(session: Any, arrays: Mapping[str, Array]) -> dict[str, Array]:
         ) from None
 
 
-def run_whole(model: ir.Model, arrays: Mapping[str, Array], *, threads: int = 0) -> dict[str, Array]:
+def run_whole(model: ir.Model, arrays: Mapping[str, Value], *, threads: int = 0) -> dict[str, Value]:
     """Open a session of ``model`` and run it once."""
     return run(open_session(model, threads=threads), arrays)
 
 
-def observe(model: ir.Model, arrays: Mapping[str, Array], names: Collection[str] | None = None) -> dict[str, Type]:
+def observe(model: ir.Model, arrays: Mapping[str, Value], names: Collection[str] | None = None) -> dict[str, Type]:
     """The types of the top-level values of ``model``, graph inputs too, as a run on ``arrays`` shows them.
 
     Args:
@@ -101,7 +100,11 @@ def observe(model: ir.Model, arrays: Mapping[str, Array], names: Collection[str]
         arrays: the graph's inputs.
         names: values to look at; all by default. Those that are no tensors are left out of the result.
     """
-    seen = {name: Type(ir.DataType.from_numpy(array.dtype), tuple(array.shape)) for name, array in arrays.items()}
+    seen: dict[str, Type | None] = {
+        str(value.name): Type(value.type.dtype, tuple(array.shape))
+        for value in model.graph.inputs
+        if isinstance(value.type, ir.TensorType) and isinstance(array := arrays[str(value.name)], np.ndarray)
+    }
     made = [value.name for node in model.graph for value in node.outputs if value.name]
     wanted = [name for name in made if names is None or name in names]
     for start in range(0, len(wanted), _PIECE):
@@ -110,17 +113,42 @@ def observe(model: ir.Model, arrays: Mapping[str, Array], names: Collection[str]
         # Only these are outputs: every one is a name of its own, and none of the graph's needs to be run for.
         piece.graph.outputs[:] = [values[name] for name in wanted[start : start + _PIECE]]
         session = open_session(piece, optimise=False)
-        feeds = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
         try:
-            found = session.run_with_ort_values([output.name for output in session.get_outputs()], feeds)
+            found = _types(session, arrays)
         except ERRORS as error:
             raise InputError(
                 "model-does-not-run", "the model does not run on these inputs", context=[first_line(error)], hint=_HINT
             ) from None
-        for output, value in zip(session.get_outputs(), found, strict=True):
-            if value.is_tensor() and (dtype := _DTYPES.get(value.data_type()[len("tensor(") : -1])):
-                seen[output.name] = Type(ir.DataType[dtype], tuple(value.shape()))
-    return seen
+        seen.update(zip(wanted[start : start + _PIECE], found, strict=True))
+    return {name: kind for name, kind in seen.items() if kind is not None}
+
+
+def _types(session: Any, arrays: Mapping[str, Value]) -> list[Type | None]:
+    """What the outputs of ``session`` are on ``arrays``; None for one that is no tensor."""
+    names = [output.name for output in session.get_outputs()]
+    if all(isinstance(array, np.ndarray) and array.dtype != object for array in arrays.values()):
+        elements = elements_of(session)
+        feeds = {name: to_ort(array, elements.get(name)) for name, array in arrays.items()}
+        found = session.run_with_ort_values(names, feeds)
+        return [
+            Type(ir.DataType(each.element_type()), tuple(each.shape())) if each.is_tensor() else None for each in found
+        ]
+    # Only a plain run takes texts and sequences, and it gives no tensor of a type that numpy lacks.
+    if not elements_of(session).keys().isdisjoint(names):
+        return [None] * len(names)
+    return [
+        Type(_dtype(each), tuple(each.shape)) if isinstance(each, np.ndarray) else None
+        for each in call(session, names, arrays, elements_of(session))
+    ]
+
+
+def _dtype(array: Array) -> ir.DataType:
+    return ir.DataType.STRING if array.dtype == object else ir.DataType.from_numpy(array.dtype)
+
+
+def seed_chance() -> None:
+    """Let the random operators of sessions that are opened from now on draw the same numbers in every process."""
+    ort.set_seed(0)
 
 
 def first_line(error: Exception) -> str:
@@ -133,40 +161,33 @@ _HINT = "check that the file runs in ONNX Runtime by itself"
 
 
 @contextmanager
-def _runnable(model: ir.Model) -> Iterator[bytes | str]:
+def _runnable(model: ir.Model, options: ort.SessionOptions) -> Iterator[bytes | str]:
     """What ``InferenceSession`` takes for ``model``: bytes, or the path of a file that lives as long as the block."""
     copy = model.clone()
-    _inline_constants(copy)
-    if sum(tensor.nbytes for tensor in _tensors(copy)) <= INLINE:
-        _inline(copy)
+    weights = [value for graph in copy.graphs() for value in graph.initializers.values()]
+    tensors = [value.const_value for value in weights if value.const_value is not None]
+    stored = [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
+    size = sum(tensor.nbytes for tensor in tensors)
+    folder = _folder(stored)
+    inline(copy, kept=() if size <= INLINE else set(weights))
+    if size <= INLINE:
         yield bytes(ir.to_proto(copy).SerializeToString())
-        return
-    with tempfile.TemporaryDirectory(prefix="ruvcompile-") as folder:
-        path = Path(folder) / "model.onnx"
-        ir.save(copy, path, external_data="weights.bin")
-        yield str(path)
+    elif folder is not None and size - sum(tensor.nbytes for tensor in stored) <= INLINE:
+        options.add_session_config_entry(_EXTERNAL_FOLDER, folder)
+        yield bytes(ir.to_proto(copy).SerializeToString())
+    else:
+        with tempfile.TemporaryDirectory(prefix="ruvcompile-") as place:
+            path = Path(place) / "model.onnx"
+            ir.save(copy, path, external_data="weights.bin")
+            yield str(path)
 
 
-def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in model.graphs():
-        yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
-
-
-def _inline(model: ir.Model) -> None:
-    """Take the data of external tensors into ``model`` itself, which is a copy of our own."""
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _in_memory(value.const_value)
-
-
-def _inline_constants(model: ir.Model) -> None:
-    scopes = [model.graph, *model.functions.values()]
-    for node in (node for scope in scopes for node in all_nodes(scope)):
-        for name, attribute in node.attributes.items():
-            if not attribute.is_ref() and isinstance(attribute.value, ir.ExternalTensor):
-                node.attributes[name] = ir.AttrTensor(name, _in_memory(attribute.value))
-
-
-def _in_memory(tensor: ir.ExternalTensor) -> ir.Tensor[Any]:
-    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+def _folder(stored: Collection[ir.ExternalTensor]) -> str | None:
+    """The one folder from which ONNX Runtime can map all these tensors; None where there is none."""
+    folders = {str(tensor.base_dir) for tensor in stored}
+    if len(folders) != 1:
+        return None
+    (folder,) = folders
+    real = Path(folder).resolve()
+    within = all(Path(tensor.path).resolve().is_relative_to(real) for tensor in stored)
+    return str(real) if within else None

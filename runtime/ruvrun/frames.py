@@ -10,11 +10,10 @@ twenty bytes. The decoder is generated from the types below: what it returns has
 right places, and anything else is a ``FrameError``. A struct may grow by fields with defaults at its end: an older
 reader skips them, an older writer leaves them out. Anything more than that is a new ``PROTOCOL``.
 
-**Tensors** are never serialised. Those of a decoding step are a few kilobytes and ride in the header: every part is
-encrypted and handed over by itself, which costs more than copying them. Of larger ones ``encode`` hands out views of
-the arrays, ``decode`` makes arrays that are views of the parts; both cost a few microseconds whatever the size. Element
-types are those of a short list, spelt with their byte order (``<f4``); a name outside the list is refused, so nothing a
-peer writes ever becomes an object.
+**Tensors** (``carried.py``) of numbers are never serialised. Those of a decoding step are a few kilobytes and ride in
+the header: every part is encrypted and handed over by itself, which costs more than copying them. Of larger ones
+``encode`` hands out views of the arrays, ``decode`` makes arrays that are views of the parts; both cost a few
+microseconds whatever the size.
 
 **Trust.** Whoever sends has shown a key of the fleet, but a wrong build, a bug or a flipped bit must end in an error.
 A header's claim is held against the part that is there and never against hope: an array is a view or it is refused,
@@ -26,31 +25,18 @@ No I/O happens here, and no state is kept; which message may come when is ``sess
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from ruvrun.errors import IntegrityError
-
-Array = npt.NDArray[Any]
-Buffer = bytes | bytearray | memoryview
+from ruvrun.carried import SEQUENCE, describe, length, view
+from ruvrun.carried import Buffer as Buffer
+from ruvrun.carried import FrameError as FrameError
+from ruvrun.elements import Array as Array
+from ruvrun.elements import Value
 
 LARGEST_HEADER = 1 << 20
 LARGEST_INSIDE = 1 << 15  # of all tensors in a header together, however many cross a cut
-_MOST_AXES = 16
-
-
-class FrameError(IntegrityError):
-    """What came is not a frame, or what shall go cannot be one."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__("frame-wrong", what, hint="all nodes must run the same build and version")
-
-    def __reduce__(self) -> Any:
-        return FrameError, (self.message,)
-
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
@@ -189,8 +175,6 @@ Ring = Open | Close | Step | Run
 Message = Ring | Sampled | Hello | Welcome | Refused | State | Failed | Ask | Counters
 
 
-_CODES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
-_DTYPES = {code: np.dtype(code) for code in _CODES}
 _Axis = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -201,37 +185,34 @@ class _Header(msgspec.Struct, frozen=True, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Header)
-NO_TENSORS: Mapping[str, Array] = {}
+NO_TENSORS: Mapping[str, Value] = {}
 
 
-def encode(message: Message, tensors: Mapping[str, Array] = NO_TENSORS) -> list[Buffer]:
+def encode(message: Message, tensors: Mapping[str, Value] = NO_TENSORS) -> list[Buffer]:
     """The parts of a frame: a header with the small tensors, and the bytes of each large one as a view of the array,
     which must not change until the parts are sent. One that is not contiguous or not little-endian is copied.
 
     Raises:
-        FrameError: an array of a type that does not travel (strings, objects).
+        FrameError: a value of a type that does not travel (objects other than texts, maps).
     """
     if not tensors:
         return [_encoder.encode((message, ()))]
     described = []
     room = LARGEST_INSIDE
     parts: list[Buffer] = [b""]
-    for name, array in tensors.items():
-        dtype = array.dtype.str
-        if dtype not in _DTYPES or not array.flags.c_contiguous:
-            array = _plain(name, array)
-            dtype = array.dtype.str
-        inside = array.nbytes <= room
-        described.append((name, dtype, array.shape, array.tobytes() if inside else None))
-        if inside:
-            room -= array.nbytes
-        else:
-            parts.append(array.data)
+    for name, value in tensors.items():
+        for entry, code, shape, data in describe(name, value):
+            inside = data.nbytes <= room
+            described.append((entry, code, shape, data.tobytes() if inside else None))
+            if inside:
+                room -= data.nbytes
+            else:
+                parts.append(data.data)
     parts[0] = _encoder.encode((message, described))
     return parts
 
 
-def decode(parts: Sequence[Buffer]) -> tuple[Message, dict[str, Array]]:
+def decode(parts: Sequence[Buffer]) -> tuple[Message, dict[str, Value]]:
     """The message of a frame, and its tensors by name, as views of ``parts``.
 
     Raises:
@@ -245,19 +226,29 @@ def decode(parts: Sequence[Buffer]) -> tuple[Message, dict[str, Array]]:
         header = _decoder.decode(parts[0])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"a header that cannot be read: {error}") from None
-    tensors: dict[str, Array] = {}
-    told = 0
-    for name, code, shape, inside in header.tensors:
-        if inside is not None:
-            tensors[name] = _view(name, code, shape, inside)
-            continue
-        told += 1
-        if told < len(parts):
-            tensors[name] = _view(name, code, shape, parts[told])
+    told = sum(entry[3] is None for entry in header.tensors)
     if told != len(parts) - 1:
         raise FrameError(f"{len(parts) - 1} tensors came where the header tells of {told}")
-    if len(tensors) != len(header.tensors):
-        raise FrameError("two tensors of one name")
+    rest = iter(parts)
+    next(rest)
+    tensors: dict[str, Value] = {}
+    sequence: list[Value] = []
+    missing = 0
+    for name, code, shape, inside in header.tensors:
+        data = next(rest) if inside is None else inside
+        if missing:
+            sequence.append(view(name, code, shape, data))
+            missing -= 1
+            continue
+        if name in tensors:
+            raise FrameError("two tensors of one name")
+        if code == SEQUENCE:
+            sequence, missing = [], length(name, shape, data)
+            tensors[name] = sequence
+        else:
+            tensors[name] = view(name, code, shape, data)
+    if missing:
+        raise FrameError(f"a sequence that lacks {missing} of its tensors")
     return header.message, tensors
 
 
@@ -267,34 +258,3 @@ def size(parts: Sequence[Buffer]) -> int:
     for part in parts:
         total += part.nbytes if isinstance(part, memoryview) else len(part)
     return total
-
-
-def _view(name: str, code: str, shape: tuple[int, ...], part: Buffer) -> Array:
-    dtype = _DTYPES.get(code)
-    if dtype is None or len(shape) > _MOST_AXES:
-        raise FrameError(f"tensor {_shown(name)} of type {_shown(code)} with {len(shape)} axes")
-    try:
-        array: Array = np.ndarray(shape, dtype, part)  # refuses a part that is too short, and allocates nothing
-    except (ValueError, TypeError, OverflowError):
-        array = _NOTHING
-    there = part.nbytes if isinstance(part, memoryview) else len(part)
-    if array.nbytes != there or array is _NOTHING:
-        raise FrameError(f"tensor {_shown(name)} is said to be {code} {list(shape)}, but {there} bytes came")
-    # A part may begin anywhere in a receive buffer; kernels want an element on a multiple of its size.
-    return array if array.flags.aligned else array.copy()
-
-
-def _shown(name: str) -> str:
-    """What a peer wrote, for a message that ends in a log."""
-    return repr(name if len(name) <= 80 else name[:77] + "...")
-
-
-def _plain(name: str, array: Array) -> Array:
-    """The same values, contiguous and little-endian."""
-    plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
-    if plain.dtype.str not in _DTYPES:
-        raise FrameError(f"tensor {name} is of type {array.dtype}, which does not travel")
-    return plain
-
-
-_NOTHING: Array = np.empty(0, np.uint8)

@@ -17,7 +17,7 @@ import ruvrun
 from ruvcompile.lower import onnxruntime
 from ruvcompile.lower.weights import DIRECTORY, INLINE_BYTES, Slice, WeightStore, size_of
 from ruvcompile.passes.extract import extract
-from ruvcompile.passes.infer import Type
+from ruvcompile.passes.infer import Type, spelt
 from ruvcompile.passes.inline import inline
 from ruvcompile.passes.pieces import unit_of
 from ruvcompile.passes.scope import reads
@@ -126,11 +126,14 @@ def _pairs(graph: ir.Graph, past: Sequence[str], present: Sequence[str]) -> list
 
 
 def _tensor(value: ir.Value, packed: bool) -> Tensor:
-    """Type and shape of a wire tensor; the batch and sequence axes of a decoder become one, ``tokens``."""
-    assert value.name is not None and value.dtype is not None and value.shape is not None
-    shape = [size if isinstance(size, int) else str(size.value) for size in value.shape]
+    """Type and shape of a wire tensor; the batch and sequence axes of a decoder become one, ``tokens``.
+
+    What is no tensor has no shape.
+    """
+    assert value.name is not None and value.type is not None
+    shape = [size if isinstance(size, int) else str(size.value) for size in value.shape or ()]
     shape = ["tokens", *shape[2:]] if packed else shape
-    return Tensor(name=value.name, dtype=value.dtype.numpy().name, shape=shape)
+    return Tensor(name=value.name, dtype=spelt(value.type), shape=shape)
 
 
 def _by_rows(tensor: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ from ruvcompile.errors import InputError
 from ruvcompile.passes.infer import Type, infer, named_dims, observed, type_of
 from ruvcompile.passes.scope import all_nodes, is_weight, reads
 
+_NO_TENSORS = (ir.SequenceType, ir.OptionalType)
+
 
 def extract(
     model: ir.Model,
@@ -127,7 +129,8 @@ def _check_closed(
 
 
 def _give_types(model: ir.Model, piece: ir.Graph, given: Mapping[str, Type], values: Mapping[str, ir.Value]) -> None:
-    ports = (*piece.inputs, *piece.outputs)
+    # A sequence or an optional crosses no cut: it is a port of the whole graph, which says itself what it is.
+    ports = [value for value in (*piece.inputs, *piece.outputs) if not isinstance(value.type, _NO_TENSORS)]
     known = {value: type_of(value) for value in ports}
     inferred = infer(model).types if None in known.values() else {}
     seen = observed(model, given)

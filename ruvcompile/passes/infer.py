@@ -7,6 +7,7 @@ The given model is not touched: the work is done on a copy whose tensors are sha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ import onnx_ir as ir
 SMALL = 1024
 """Bytes up to which an initialiser's values take part in inference."""
 
+TEXT = 16
+"""Bytes of a text in a tensor of strings, for plans: nobody knows before it is there."""
+
 Dim = int | str | None
 
 
@@ -24,6 +28,12 @@ class Type(NamedTuple):
 
     dtype: ir.DataType
     shape: tuple[Dim, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of such a tensor, an open dimension counted as 1, a text as ``TEXT``."""
+        each = TEXT if self.dtype == ir.DataType.STRING else self.dtype.itemsize
+        return math.ceil(each * math.prod(size if isinstance(size, int) else 1 for size in self.shape))
 
 
 class Inferred(NamedTuple):
@@ -81,6 +91,15 @@ def type_of(value: ir.Value) -> Type | None:
         return None
     dims = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
     return Type(value.type.dtype, dims)
+
+
+def spelt(kind: ir.TypeProtocol) -> str:
+    """A type as a manifest names it: ``float32``, ``bfloat16``, ``string``, ``optional(seq(int64))``."""
+    if isinstance(kind, ir.SequenceType):
+        return f"seq({spelt(kind.elem_type)})"
+    if isinstance(kind, ir.OptionalType):
+        return f"optional({spelt(kind.elem_type)})"
+    return "string" if kind.dtype == ir.DataType.STRING else str(kind.dtype.numpy().name)
 
 
 def observed(model: ir.Model, seen: Mapping[str, Type]) -> dict[str, Type]:

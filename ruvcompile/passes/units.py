@@ -3,7 +3,7 @@
 A unit is one node with its bodies, or a group of nodes (see ``groups``). ``units`` lists a graph as units in
 one topological order, and notes for every value that must not cross a cut why:
 
-1. links carry dense tensors of numbers and truth values; no sequences, optionals or strings;
+1. only dense tensors cross, of numbers, truth values or texts; no sequences, optionals or complex numbers;
 2. a value whose type is not known cannot be described to the stage that receives it;
 3. a quantised operator is not separated from its QuantizeLinear and DequantizeLinear: a back end forms its
    integer kernel only where it sees the whole pattern, and on x86 only where no signed 8-bit tensor comes in
@@ -24,7 +24,9 @@ CARRIED = frozenset(
     ir.DataType[name]
     for name in (
         *("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"),
-        *("FLOAT16", "FLOAT", "DOUBLE"),
+        *("FLOAT16", "FLOAT", "DOUBLE", "BFLOAT16"),
+        *("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"),
+        *("FLOAT4E2M1", "INT4", "UINT4", "INT2", "UINT2", "STRING"),
     )
 )
 """The element types that a link can carry."""

@@ -192,10 +192,7 @@ def _does_not_fit(facts: Facts, problem: Problem, best: Partition | None) -> Fit
 def _value_bytes(facts: Facts) -> dict[str, int]:
     """Bytes per call of each value of a graph, as observed; of a decoder per token, its batch and sequence being 1."""
     if facts.program.decoder is None:
-        return {
-            name: math.ceil(seen.dtype.itemsize * math.prod(map(_known, seen.shape)))
-            for name, seen in facts.types.items()
-        }
+        return {name: seen.nbytes for name, seen in facts.types.items()}
     graph = facts.program.model.graph
     found = {}
     for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):

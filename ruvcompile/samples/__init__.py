@@ -9,8 +9,7 @@ same model gives the same arrays every time.
 from __future__ import annotations
 
 import itertools
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,11 +17,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError, UsageError, did_you_mean
-from ruvcompile.passes.infer import named_dims
-from ruvcompile.passes.units import CARRIED
+from ruvcompile.passes.infer import named_dims, spelt
 from ruvcompile.samples.conventions import Guess, Port, guesses, looks_like_audio, values
 from ruvcompile.whole import open_session, run
-from ruvrun.executors import Array
+from ruvrun.archive import read_archive
+from ruvrun.elements import Array, Value, bits_of, carrier, element_of
 
 _MOST_TRIES = 64
 
@@ -31,7 +30,7 @@ _MOST_TRIES = 64
 class Samples:
     """``arrays`` by input name, on which the model ran; ``choices`` are the sentences to print."""
 
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, Value]
     choices: tuple[str, ...]
 
 
@@ -50,12 +49,16 @@ def sample(
         InputError: the file is missing, no archive of arrays, or its arrays do not fit; or nothing runs.
     """
     shapes = shapes or {}
-    arrays = {} if inputs is None else _read(inputs)
+    arrays = {} if inputs is None else _read(inputs, [value.name or "" for value in model.graph.inputs])
     _check_names(model, shapes, arrays, inputs)
     fixed: dict[str, int] = {}
     ports: list[Port] = []
+    others: dict[str, Value] = {}
     for value in model.graph.inputs:
         name = value.name or ""
+        if not isinstance(value.type, ir.TensorType):
+            others[name] = _no_tensor(value, arrays, inputs)
+            continue
         port = _port(value, arrays.get(name), shapes.get(name))
         if name in shapes:
             if not _fits(port.shape, shapes[name]):
@@ -67,28 +70,31 @@ def sample(
             fixed.update(_bound(port.shape, shapes[name]))
             port = replace(port, shape=shapes[name])
         if name in arrays:
-            array = _fitting(port, arrays[name], inputs)
+            array = _fitting(port, _only_array(name, arrays[name], inputs), inputs)
             fixed.update(_bound(port.shape, array.shape))
             port = replace(port, shape=array.shape, array=array)
         ports.append(port)
-    found, guess = _first_that_runs(model, ports, fixed)
+    found, guess = _first_that_runs(model, ports, others, fixed)
     told = [_tell(port, found[port.name], guess, ports, inputs, port.name in shapes) for port in ports]
+    told += [_tell_other(name, value, inputs) for name, value in others.items()]
     return Samples(found, tuple(told))
 
 
-def _first_that_runs(model: ir.Model, ports: list[Port], fixed: Mapping[str, int]) -> tuple[dict[str, Array], Guess]:
+def _first_that_runs(
+    model: ir.Model, ports: list[Port], others: Mapping[str, Value], fixed: Mapping[str, int]
+) -> tuple[dict[str, Value], Guess]:
     """The first guess on which the model runs with finite results; else the first on which it runs at all."""
     session = open_session(model)
-    second: tuple[dict[str, Array], Guess] | None = None
+    second: tuple[dict[str, Value], Guess] | None = None
     why: InputError | None = None
     for guess in itertools.islice(guesses(ports, fixed), _MOST_TRIES):
-        arrays = {port.name: _array(port, guess, ports) for port in ports}
+        arrays = {port.name: _array(port, guess, ports) for port in ports} | dict(others)
         try:
             outputs = run(session, arrays)
         except InputError as error:
             why = why or error
             continue
-        floats = [each for each in outputs.values() if np.asarray(each).dtype.kind == "f"]
+        floats = [each for each in outputs.values() if isinstance(each, np.ndarray) and each.dtype.kind == "f"]
         if all(np.isfinite(each).all() for each in floats):
             return arrays, guess
         second = second or (arrays, guess)
@@ -110,8 +116,15 @@ def _array(port: Port, guess: Guess, ports: list[Port]) -> Array:
     return port.array if port.array is not None else values(port, guess, looks_like_audio(ports))[0]
 
 
+def _tell_other(name: str, value: Value, inputs: Path | None) -> str:
+    if value is None:
+        return f"input {name}: optional, left out (default)"
+    what = f"a sequence of {len(value)}" if isinstance(value, list) else f"{value.dtype} {_times(value.shape)}"
+    return f"input {name}: {what}, from {inputs}"
+
+
 def _tell(port: Port, array: Array, guess: Guess, ports: list[Port], inputs: Path | None, sized: bool) -> str:
-    head = f"input {port.name}: {array.dtype} {_times(array.shape)}"
+    head = f"input {port.name}: {spelt(ir.TensorType(port.dtype))} {_times(array.shape)}"
     if port.array is not None:
         return f"{head}, from {inputs}"
     how = values(port, guess, looks_like_audio(ports))[1]
@@ -119,7 +132,7 @@ def _tell(port: Port, array: Array, guess: Guess, ports: list[Port], inputs: Pat
 
 
 def _check_names(
-    model: ir.Model, shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Array], inputs: Path | None
+    model: ir.Model, shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Value], inputs: Path | None
 ) -> None:
     known = [value.name or "" for value in model.graph.inputs]
     for name in shapes:
@@ -132,13 +145,7 @@ def _check_names(
 
 def _port(value: ir.Value, array: Array | None, shape: tuple[int, ...] | None) -> Port:
     name = value.name or ""
-    if not isinstance(value.type, ir.TensorType) or value.type.dtype not in CARRIED:
-        kind = value.type.dtype.name.lower() if isinstance(value.type, ir.TensorType) else "no tensor"
-        raise InputError(
-            "input-type-unsupported",
-            f"the model's input {name} is of a type that links do not carry: {kind}",
-            hint="use a model whose inputs are tensors of numbers or truth values",
-        )
+    assert isinstance(value.type, ir.TensorType)
     if value.shape is not None:
         dims = named_dims(name, tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape))
     elif array is not None or shape is not None:
@@ -150,6 +157,31 @@ def _port(value: ir.Value, array: Array | None, shape: tuple[int, ...] | None) -
             hint=f"give an array with --inputs F.npz, or sizes with --shape {name}=1x3x640x640",
         )
     return Port(name, value.type.dtype, dims, limit=_limit(value))
+
+
+def _no_tensor(value: ir.Value, arrays: Mapping[str, Value], inputs: Path | None) -> Value:
+    """What was given for an input that is a sequence or an optional; an optional may be left out."""
+    name = value.name or ""
+    if name in arrays:
+        given = arrays[name]
+        kind = spelt(value.type) if value.type is not None else ""
+        if isinstance(given, list) is ("seq(" not in kind):
+            what = "a sequence" if isinstance(given, list) else "an array"
+            raise InputError(
+                "input-type-wrong",
+                f"{inputs}: {name} is {what}, the model takes {kind}",
+                hint=f"a sequence is the arrays {name}[0], {name}[1] and so on",
+            )
+        items = given if isinstance(given, list) else [given]
+        plain = [bits_of(each, element_of(kind)) for each in items]
+        return plain if isinstance(given, list) else plain[0]
+    if isinstance(value.type, ir.OptionalType):
+        return None
+    raise InputError(
+        "input-needed",
+        f"the model's input {name} is no tensor, and there is no choice to make for such",
+        hint=f"give it with --inputs F.npz; a sequence is the arrays {name}[0], {name}[1] and so on",
+    )
 
 
 def _limit(value: ir.Value) -> int:
@@ -166,25 +198,30 @@ def _limit(value: ir.Value) -> int:
     return min((size for size in sizes if size), default=0)
 
 
-def _read(path: Path) -> dict[str, Array]:
+def _read(path: Path, names: Collection[str]) -> dict[str, Value]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array, not an archive of named arrays")
-            return {name: archive[name] for name in archive.files}
+        return read_archive(path, names)
     except FileNotFoundError:
         raise InputError("file-missing", f"no inputs at {path}", hint="check the path") from None
     except OSError as error:
         raise InputError("file-unreadable", f"cannot read {path}: {error}", hint="check its permissions") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, AttributeError, TypeError) as error:
+    except ValueError as error:
         raise InputError(
             "inputs-invalid", f"{path} is no .npz file", context=[str(error)], hint="write it with numpy.savez"
         ) from None
 
 
+def _only_array(name: str, value: Value, path: Path | None) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
+    what = f"{path}: {name} is a sequence, the model takes a tensor"
+    raise InputError("input-type-wrong", what, hint="give an array")
+
+
 def _fitting(port: Port, array: Array, path: Path | None) -> Array:
     """``array`` in the type of ``port``, when that loses nothing and the shape fits."""
-    dtype = port.dtype.numpy()
+    name = spelt(ir.TensorType(port.dtype))
+    dtype, array = carrier(name), bits_of(array, name)
     if not _fits(port.shape, array.shape):
         raise InputError(
             "input-shape-wrong",
@@ -193,11 +230,11 @@ def _fitting(port: Port, array: Array, path: Path | None) -> Array:
         )
     if array.dtype == dtype:
         return array
-    if array.dtype.kind in "iu" and port.integer and np.array_equal(array.astype(dtype), array):
+    if array.dtype.kind in "iu" and dtype.kind in "iu" and port.integer and np.array_equal(array.astype(dtype), array):
         return array.astype(dtype)
     raise InputError(
         "input-type-wrong",
-        f"{path}: {port.name} is {array.dtype}, the model takes {dtype}",
+        f"{path}: {port.name} is {array.dtype}, the model takes {name}",
         hint=f"convert it with .astype('{dtype}')",
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ruvrun.executors import Array
+from ruvrun.elements import Array, bits_of
 
 SIZES: Mapping[str, tuple[int, ...]] = {
     "batch": (1,),
@@ -58,7 +58,7 @@ class Port:
     @property
     def integer(self) -> bool:
         """Whether it holds whole numbers."""
-        return bool(np.issubdtype(self.dtype.numpy(), np.integer))
+        return self.dtype.is_integer()
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,10 @@ def guesses(ports: Sequence[Port], fixed: Mapping[str, int]) -> Iterator[Guess]:
 def values(port: Port, guess: Guess, audio: bool) -> tuple[Array, str]:
     """The array of ``port`` under ``guess``, and how it was chosen, in a few words."""
     shape = tuple(dim if isinstance(dim, int) else guess.sizes[dim] for dim in port.shape)
-    dtype = port.dtype.numpy()
     random = np.random.default_rng(zlib.crc32(port.name.encode()))
     low = port.name.lower()
     how = "random, normal"
-    if "mask" in low or dtype == np.bool_:
+    if "mask" in low or port.dtype == ir.DataType.BOOL:
         array, how = np.ones(shape), "all 1"
     elif port.integer:
         array, how = _integers(port, guess, shape, random)
@@ -106,7 +105,9 @@ def values(port: Port, guess: Guess, audio: bool) -> tuple[Array, str]:
         array, how = random.random(shape), "random in 0..1"
     else:
         array = random.standard_normal(shape)
-    return np.asarray(array, dtype), how
+    if port.dtype == ir.DataType.STRING:
+        return np.full(shape, "a", object), "all 'a'"
+    return bits_of(np.asarray(array, port.dtype.numpy()), port.dtype.numpy().name), how
 
 
 def looks_like_audio(ports: Sequence[Port]) -> bool:

@@ -138,14 +138,6 @@ def test_what_depends_on_weights_alone_does_not_cross() -> None:
         ),
         (
             [
-                helper.make_node("Cast", ["x"], ["s"], to=TensorProto.STRING),
-                helper.make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT),
-            ],
-            [tensor("y", [2, 3])],
-            "s is of type string, which links do not carry",
-        ),
-        (
-            [
                 helper.make_node("FusedMatMul", ["x", "x"], ["s"], domain="com.microsoft", transB=1),
                 helper.make_node("Relu", ["s"], ["y"]),
             ],
@@ -153,7 +145,7 @@ def test_what_depends_on_weights_alone_does_not_cross() -> None:
             "s is of a type that is not known without running the graph",
         ),
     ],
-    ids=["sequence", "string", "contrib"],
+    ids=["sequence", "contrib"],
 )
 def test_what_no_link_carries_must_not_cross(nodes, outputs, why) -> None:
     program = program_of(make_model(nodes, [tensor("x", [2, 3])], outputs, domains={"com.microsoft": 1}))

@@ -168,10 +168,8 @@ def test_finite_results_are_preferred() -> None:
     assert sample(model).arrays["x"].tolist() == [1] * 8
 
 
-def test_a_string_input_is_refused() -> None:
-    with pytest.raises(InputError) as caught:
-        sample(identity(2, dtype=TensorProto.STRING))
-    assert caught.value.ref == "input-type-unsupported"
+def test_texts_are_chosen_like_anything_else() -> None:
+    assert sample(identity(2, dtype=TensorProto.STRING)).arrays["x"].tolist() == ["a", "a"]
 
 
 def test_observe_sees_every_value_of_a_run() -> None:

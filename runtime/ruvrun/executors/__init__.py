@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ruvrun.bundle import StageSpec
+from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
 from ruvrun.frames import Array
 
@@ -61,7 +62,7 @@ class DecoderExecutor(Protocol):
 class GraphExecutor(Protocol):
     """A stage of a graph that keeps no state of its own."""
 
-    def run(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, tensors: Mapping[str, Value]) -> dict[str, Value]:
         """Run the stage once: named inputs to named outputs."""
 
 

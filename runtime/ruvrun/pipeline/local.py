@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ruvrun import frames
 from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
+from ruvrun.elements import Value, copied
 from ruvrun.engine import Engine, Request
 from ruvrun.errors import InputError
-from ruvrun.executors import Array, load_executor
+from ruvrun.executors import load_executor
 from ruvrun.manifest import load_manifest
 from ruvrun.pipeline.calls import refusal
 from ruvrun.pipeline.worker import Result, Worker
@@ -68,7 +69,7 @@ class LocalPipeline:
                     answers[token.id].append(token.token)
         return answers
 
-    def run(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, tensors: Mapping[str, Value]) -> dict[str, Value]:
         """Run a graph once: the program's inputs to its outputs, by name."""
         self._epoch += 1
         result = self._around(frames.Run(self._epoch, 0, 0), dict(tensors))
@@ -76,9 +77,9 @@ class LocalPipeline:
         message, outputs = result
         if isinstance(message, frames.Run) and message.refused:
             raise refusal(message)
-        return {name: array.copy() for name, array in outputs.items()}
+        return {name: copied(value) for name, value in outputs.items()}
 
-    def _around(self, message: frames.Message, tensors: dict[str, Array]) -> Result | None:
+    def _around(self, message: frames.Message, tensors: dict[str, Value]) -> Result | None:
         """Send one message through all stages."""
         result: Result | None = (message, tensors)
         for worker in self.workers:

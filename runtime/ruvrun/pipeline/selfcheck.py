@@ -1,7 +1,8 @@
 """The golden check: before a stage joins, it repeats a short run that the build has done, and compares.
 
 It finds what hashes cannot: a kernel that computes something else here, weights packed wrongly, a back end of another
-version. It is also the warm-up, so that the first request does not pay for it.
+version. It is also the warm-up, so that the first request does not pay for it. Of an output that is left to chance
+(``like.`` in the file) the values are not compared, only type and rank.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import cast
 
 import numpy as np
 
+from ruvrun.archive import read_archive
 from ruvrun.bundle import StageSpec
+from ruvrun.elements import STRING, Value, element_of, is_float, largest_difference
 from ruvrun.errors import IntegrityError
-from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, Span
+from ruvrun.executors import DecoderExecutor, GraphExecutor, Span
 
-_IN, _OUT = "in.", "out."
+_IN, _OUT, _LIKE = "in.", "out.", "like."
 
 
 def check_golden(directory: Path, spec: StageSpec, executor: DecoderExecutor | GraphExecutor) -> float:
@@ -29,34 +32,52 @@ def check_golden(directory: Path, spec: StageSpec, executor: DecoderExecutor | G
     """
     if spec.golden is None:
         return 0.0
-    with np.load(directory / spec.golden.file, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    inputs = {name.removeprefix(_IN): array for name, array in arrays.items() if name.startswith(_IN)}
-    wanted = {name.removeprefix(_OUT): array for name, array in arrays.items() if name.startswith(_OUT)}
+    ports = {f"{kind}{port.name}": port for kind in (_IN, _OUT, _LIKE) for port in (*spec.inputs, *spec.outputs)}
+    stored = read_archive(directory / spec.golden.file, ports)
+    inputs: dict[str, Value] = {port.name: stored.get(f"{_IN}{port.name}") for port in spec.inputs}
     if spec.kind == "decoder":
         decoder = cast(DecoderExecutor, executor)
         tokens = min(len(array) for array in inputs.values())
         if tokens > decoder.context:
             return 0.0
-        outputs: Mapping[str, Array] = decoder.step([Span(0, 0, tokens, 1)], inputs)
+        outputs: Mapping[str, Value] = decoder.step([Span(0, 0, tokens, 1)], inputs)
     else:
         outputs = cast(GraphExecutor, executor).run(inputs)
-    return max((_difference(name, array, outputs, spec.golden.bound) for name, array in wanted.items()), default=0.0)
+    largest = 0.0
+    for port in spec.outputs:
+        if (wanted := stored.get(f"{_OUT}{port.name}")) is not None:
+            apart = _difference(port.name, element_of(port.dtype), wanted, outputs.get(port.name), spec.golden.bound)
+            largest = max(largest, apart)
+        elif (wanted := stored.get(f"{_LIKE}{port.name}")) is not None:
+            _same_kind(port.name, wanted, outputs.get(port.name), False)
+    return largest
 
 
-def _difference(name: str, wanted: Array, outputs: Mapping[str, Array], bound: float) -> float:
-    found = outputs.get(name)
-    if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
-        seen = "nothing" if found is None else f"{found.dtype} {list(found.shape)}"
-        raise _mismatch(f"{name} should be {wanted.dtype} {list(wanted.shape)}, came: {seen}")
-    if not wanted.size:
+def _difference(name: str, dtype: str, wanted: Value, found: Value, bound: float) -> float:
+    """The largest difference of two values of elements of type ``dtype``, once it is sure that it is allowed."""
+    if isinstance(wanted, list):
+        if not isinstance(found, list) or len(found) != len(wanted):
+            raise _mismatch(f"{name} should be a sequence of {len(wanted)} tensors")
+        pairs = [*zip(wanted, found, strict=True)]
+        return max((_difference(f"{name}[{n}]", dtype, *pair, bound) for n, pair in enumerate(pairs)), default=0.0)
+    _same_kind(name, wanted, found, True)
+    if dtype == STRING:
+        if (wanted != found).any():
+            raise _mismatch(f"{name} holds other texts")
         return 0.0
-    largest = float(np.abs(found.astype(np.float64) - wanted.astype(np.float64)).max())
-    if wanted.dtype.kind != "f":
-        bound = 0.0
+    largest = largest_difference(wanted, found, dtype)
+    bound = bound if is_float(dtype) else 0.0
     if not largest <= bound:  # NaN is no agreement
         raise _mismatch(f"{name} differs by {largest:.3g}, the bound is {bound:.3g}")
     return largest
+
+
+def _same_kind(name: str, wanted: Value, found: Value, sizes: bool) -> None:
+    """Refuse another type or shape; what is left to chance may be of another size, too."""
+    fits = isinstance(found, np.ndarray) and found.dtype == wanted.dtype and found.ndim == wanted.ndim
+    if not fits or (sizes and found.shape != wanted.shape):
+        seen = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else "no tensor"
+        raise _mismatch(f"{name} should be {wanted.dtype} {list(wanted.shape)}, came: {seen}")
 
 
 def _mismatch(what: str) -> IntegrityError:
