@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,7 @@ class WeightStore:
                 assert value.const_value is not None and value.name is not None
                 padding = b"\0" * (-stream.tell() % ALIGNMENT)
                 start = stream.tell() + len(padding)
-                for piece in (padding, *_pieces(value.const_value)):
+                for piece in chain([padding], _pieces(value.const_value)):
                     stream.write(piece)
                     digest.update(piece)
                 spans.append((value.name, start, stream.tell() - start))
