@@ -1,4 +1,5 @@
-"""Drives the engine without HTTP and says what the pipeline did: throughput, latency, and which stage is slow.
+"""Drives the engine without HTTP, or the head of a graph with it, and says what the pipeline did: throughput, latency,
+and which stage is slow.
 
 What the figures mean:
 
@@ -91,6 +92,22 @@ def bench_graph(driver: Driver, manifest: Manifest, tensors: Mapping[str, Array]
     for _ in range(2):
         driver.run(tensors)
     driver.counters(reset=True)
+    found = repeat(lambda: driver.run(tensors), work)
+    return {**found, **stage_figures(manifest, driver.counters())}
+
+
+def bench_head(run: Callable[[], object], work: Work) -> dict[str, Any]:
+    """As ``bench_graph``, with calls of a head that runs elsewhere: HTTP and the way there are part of the figures, and
+    what each stage did is not known here.
+    """
+    for _ in range(2):
+        run()
+    why = "measured over HTTP, which is part of the figures; what each stage did is not known here"
+    return {**repeat(run, work), "stages": [], "bubble": None, "verdict": why}
+
+
+def repeat(run: Callable[[], object], work: Work) -> dict[str, Any]:
+    """Throughput and latencies of ``run``, called by ``work.streams`` threads. What one of them raises ends all."""
     began = time.monotonic()
     until = began + work.seconds if work.seconds is not None else None
     latencies: list[float] = []
@@ -101,7 +118,7 @@ def bench_graph(driver: Driver, manifest: Manifest, tensors: Mapping[str, Array]
             done = 0
             while not errors and (time.monotonic() < until if until is not None else done < work.max_tokens):
                 start = time.monotonic()
-                driver.run(tensors)
+                run()
                 latencies.append(time.monotonic() - start)
                 done += 1
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for us
@@ -120,7 +137,6 @@ def bench_graph(driver: Driver, manifest: Manifest, tensors: Mapping[str, Array]
         "latency_ms": percentiles([value * 1e3 for value in latencies]),
         "streams": work.streams,
         "items": len(latencies),
-        **stage_figures(manifest, driver.counters()),
     }
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+from pathlib import Path
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from ruvrun.bench import (
     Timeline,
@@ -21,10 +25,12 @@ from ruvrun.bench import (
     sweep,
     verdict,
 )
-from ruvrun.errors import FitError, UnreachableError
+from ruvrun.cli import cli
+from ruvrun.errors import FitError, InputError, UnreachableError
 from ruvrun.frames import Counters, State
 from tests.runtime.fake_ring import fake_manifest
 from tests.runtime.test_driver import WAIT, driving, graph
+from tests.runtime.test_infer import serving
 
 
 def test_one_stream_is_its_own_pace() -> None:
@@ -152,3 +158,17 @@ def test_a_graph_is_measured_in_items() -> None:
         assert found["items"] == 15
         assert found["items_per_s"] > 0
         assert found["latency_ms"]["p50"] > 0
+
+
+def test_the_head_of_a_graph_is_measured_over_http(tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.array([1, 2]))
+    words = ["bench", "--input", str(tmp_path / "in.npz"), "--streams", "1,3", "--max-tokens", "4", "--json"]
+    with serving() as (url, ring, _):
+        found = json.loads(CliRunner().invoke(cli, [*words, "--url", url]).stdout)
+        assert [(run["streams"], run["items"]) for run in found["runs"]] == [(1, 4), (3, 12)]
+        assert all(run["items_per_s"] > 0 and "HTTP" in run["verdict"] for run in found["runs"])
+        assert len(ring.sent) == 4 + 12 + 2 * 2  # two calls to warm up before each
+        np.savez(tmp_path / "in.npz", x=np.array([-1]))
+        refused = CliRunner().invoke(cli, [*words, "--url", url]).exception
+    assert isinstance(refused, InputError)
+    assert "x is negative" in refused.message

@@ -1,8 +1,9 @@
-"""``ruvrun bench``: measure a manifest on this machine, without HTTP."""
+"""``ruvrun bench``: measure a manifest on this machine, without HTTP; or a graph's head that runs elsewhere."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from ruvrun.errors import UsageError
 
 
 @click.command()
-@click.argument("manifest", type=PATH)
+@click.argument("manifest", type=PATH, required=False)
+@click.option("--url", help="Measure this running head of a graph, over HTTP.")
+@click.option("--api-key", envvar="RUVRUN_API_KEY", help="Key for --url (or RUVRUN_API_KEY).")
 @click.option("--streams", default="1", show_default=True, help="Requests at a time; a list measures each: 1,2,4,8.")
 @click.option("--prompt-tokens", type=COUNT, default=128, show_default=True)
 @click.option("--max-tokens", type=COUNT, default=128, show_default=True, help="Tokens per request (calls of a graph).")
@@ -25,7 +28,9 @@ from ruvrun.errors import UsageError
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @common
 def bench(
-    manifest: Path,
+    manifest: Path | None,
+    url: str | None,
+    api_key: str | None,
     streams: str,
     prompt_tokens: int,
     max_tokens: int,
@@ -36,7 +41,7 @@ def bench(
     cpus: str | None,
     as_json: bool,
 ) -> None:
-    """Measure MANIFEST on this machine, without HTTP.
+    """Measure MANIFEST on this machine, without HTTP, or a graph's running head.
 
     Example: ruvrun bench dist/manifest.toml --streams 1,2,4 --prompt-tokens 64 --max-tokens 64
     """
@@ -51,6 +56,13 @@ def bench(
         counts = [0]
     if min(counts) < 1:
         raise UsageError("streams-wrong", f"--streams {streams} is no list of numbers", hint="for example 1,2,4,8")
+    if url is not None:
+        if not inputs:
+            raise UsageError("url-without-input", "--url measures graphs", hint="give --input in.npz, or a MANIFEST")
+        _show(_over_http(url, api_key, inputs, counts, repeats, (max_tokens, seconds)), "items", as_json)
+        return
+    if manifest is None:
+        raise UsageError("manifest-missing", "give a MANIFEST or --url", hint="see `ruvrun bench --help`")
     placement = place(manifest)
     _require_whole(placement)
     graph = placement.manifest.program.kind == "graph"
@@ -79,12 +91,40 @@ def bench(
             return measure.bench(driver, placement.manifest, work)
 
         result = measure.sweep(counts, repeats, once)
+    _show(result, "items" if graph else "tokens", as_json)
+
+
+def _over_http(
+    url: str,
+    key: str | None,
+    inputs: Sequence[Path],
+    counts: Sequence[int],
+    repeats: int,
+    amount: tuple[int, float | None],
+) -> dict[str, Any]:
+    """Measure the head at ``url`` with so many calls of each caller, or for so many seconds."""
+    from ruvrun import bench as measure
+    from ruvrun import client
+    from ruvrun.run import read_arrays
+
+    calls, seconds = amount
+    arrays = read_arrays(inputs)
+    base = client.base_url(url)
+    model = client.graph(base, key)
+
+    def once(count: int) -> dict[str, Any]:
+        work = measure.Work(count, 0, calls, seconds)
+        return measure.bench_head(lambda: client.infer(base, model, arrays, key), work)
+
+    return measure.sweep(counts, repeats, once)
+
+
+def _show(result: dict[str, Any], unit: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result))
         return
     for one in result.get("runs", [result]):
-        name = "items_per_s" if graph else "tokens_per_s"
-        click.echo(f"{one['streams']} streams: {one[name]:.1f} {'items' if graph else 'tokens'}/s; {one['verdict']}")
+        click.echo(f"{one['streams']} streams: {one[f'{unit}_per_s']:.1f} {unit}/s; {one['verdict']}")
     means = result.get("mean", [])
     for mean in means if isinstance(means, list) else [means]:
         count, figure = mean["streams"], next(value for key, value in mean.items() if key != "streams")
