@@ -28,7 +28,8 @@ from ruvrun.manifest import PROTOCOL, KeyValue, Tensor, dump_toml
 # A tensor of a graph that is larger than this gets a weight file of its own.
 OWN_FILE_BYTES = 256 * 1024
 Groups = Callable[[Sequence[ir.Value]], list[list[ir.Value]]]
-ROTARY = frozenset({"rotary.cos", "rotary.sin"})
+ROTARY = "rotary"
+"""What the names of rotary tables begin with."""
 
 
 def write_stage(
@@ -179,8 +180,8 @@ def _decoder_groups(values: Sequence[ir.Value]) -> list[list[ir.Value]]:
     """By the part of the model that reads them: attention or MLP of a layer, embedding, head, rotary tables."""
     groups: dict[str, list[ir.Value]] = {}
     for value in values:
-        if value.name in ROTARY:
-            groups.setdefault("rotary", []).append(value)
+        if str(value.name).startswith(ROTARY):
+            groups.setdefault(str(value.name).partition(".")[0], []).append(value)
             continue
         reader = next(use.node for use in value.uses())
         groups.setdefault(unit_of(str(reader.name)), []).append(value)
