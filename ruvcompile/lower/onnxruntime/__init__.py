@@ -105,7 +105,7 @@ def _norm(edit: Edit, node: ir.Node) -> None:
 
 
 def _rows(edit: Edit) -> None:
-    """Gather the wanted rows of ``[batch, sequence, hidden]`` before the final norm; logits are ``[rows, vocab]``."""
+    """Gather the wanted rows of ``[batch, sequence, hidden]`` before the final norm; what follows is ``[rows, n]``."""
     norm = next(node for node in edit.graph if node.name == FINAL_NORM)
     # A norm's scale is a weight: its shape is known.
     hidden, width = norm.inputs[0], int(norm.inputs[1].shape[0])  # type: ignore[union-attr,index,arg-type]  # as said
@@ -115,9 +115,10 @@ def _rows(edit: Edit) -> None:
     made = ["final_norm/wanted"]
     (wanted,) = edit.add(norm, "Gather", [packed, rows], made, name="/final_norm/wanted", domain="")
     norm.replace_input_with(0, wanted)
-    logits = edit.graph.outputs[0]
-    assert logits.shape is not None
-    logits.shape = ir.Shape(["rows", logits.shape[-1]])
+    for node in list(edit.graph)[list(edit.graph).index(norm) :]:
+        for value in node.outputs:
+            assert value.shape is not None
+            value.shape = ir.Shape(["rows", value.shape[-1]])
 
 
 def _clean(model: ir.Model) -> None:

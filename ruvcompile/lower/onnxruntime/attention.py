@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ruvcompile.errors import InputError
 from ruvcompile.lower.onnxruntime.edit import Edit, integer, made_by
 from ruvcompile.lower.onnxruntime.projections import stack
+
+PAIRS = 8
+"""What the number of rotated pairs of channels must be a multiple of."""
 
 
 def attend(edit: Edit, node: ir.Node, seqlens: ir.Value, total: ir.Value) -> None:
@@ -20,7 +24,7 @@ def attend(edit: Edit, node: ir.Node, seqlens: ir.Value, total: ir.Value) -> Non
     query, key = (value if rope is None else rope.inputs[0] for value, rope in zip(node.inputs[:2], ropes, strict=True))
     operands, projections = _project(edit, node, [query, key, node.inputs[2]])
     rope = ropes[0]
-    tables = [rope.inputs[1], rope.inputs[2]] if rope is not None else []
+    tables = _tables(rope) if rope is not None else []
     attended = edit.add(
         node,
         "GroupQueryAttention",
@@ -61,6 +65,19 @@ def _split_by_head(value: ir.Value | None) -> ir.Node | None:
     together = made_by(value, "Reshape")
     norm = made_by(together.inputs[0], "RMSNormalization") if together is not None else None
     return made_by(norm.inputs[0], "Reshape") if norm is not None else None
+
+
+def _tables(rope: ir.Node) -> list[ir.Value | None]:
+    cosines = rope.inputs[1]
+    assert cosines is not None and cosines.shape is not None
+    pairs = int(cosines.shape[1])  # type: ignore[arg-type]  # a weight's shape is known
+    if pairs % PAIRS:
+        raise InputError(
+            "rotary-size",
+            f"{2 * pairs} channels of each head are rotated; ONNX Runtime's kernel wants a multiple of {2 * PAIRS}",
+            hint="use a model of another head size",
+        )
+    return [cosines, rope.inputs[2]]
 
 
 def _attributes(node: ir.Node, rope: ir.Node | None) -> dict[str, int | float]:
