@@ -120,9 +120,7 @@ def _pairs(graph: ir.Graph, past: Sequence[str], present: Sequence[str]) -> list
         assert value.shape is not None and value.dtype is not None
         _, heads, _, head_size = (size if isinstance(size, int) else 0 for size in value.shape)
         other = name.replace("past_", "present_", 1)
-        found.append(
-            State(past=name, present=other, heads=heads, head_size=head_size, dtype=value.dtype.numpy().name)
-        )
+        found.append(State(past=name, present=other, heads=heads, head_size=head_size, dtype=value.dtype.numpy().name))
     return found
 
 
