@@ -1,6 +1,7 @@
-"""Any model a user names, read into a ``Program``: ``.gguf`` decoders and ``.onnx`` graphs.
+"""Any model a user names, read into a ``Program``: checkpoint directories, ``.gguf`` decoders and ``.onnx`` graphs.
 
-What a file is, its first bytes decide before its name does. Each format is a module, imported on demand.
+What a file is, its first bytes decide before its name does; what a directory is, the files in it. Each format is a
+module, imported on demand.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load(path_text: str) -> Program:
-    """The program in the file called ``path_text``.
+    """The program in the file or directory called ``path_text``.
 
     Raises:
-        InputError: it is missing, unreadable, a directory or hub id, or not a sound model.
+        InputError: it is missing, unreadable, a hub id, or not a sound model.
     """
     path = Path(path_text)
     try:
         if path.is_dir():
-            raise _unsupported(f"{path_text} is a directory")
+            return _load_directory(path, path_text.rstrip("/") or path_text)
         with path.open("rb") as file:
             head = file.read(4)
     except FileNotFoundError:
@@ -38,15 +39,50 @@ def load(path_text: str) -> Program:
         from ruvcompile.load.gguf import load_gguf
 
         return load_gguf(path, path_text)
+    if path.suffix.lower() == ".safetensors":
+        raise InputError(
+            "model-kind-unsupported",
+            f"{path_text} holds only weights",
+            hint="name its directory, which has config.json and the tokenizer too",
+        )
     from ruvcompile.load.decoder_onnx import as_decoder
     from ruvcompile.load.onnx import load_onnx
 
     return as_decoder(load_onnx(path, path_text), path)
 
 
+def _load_directory(path: Path, named_as: str) -> Program:
+    """A checkpoint where there are safetensors or nothing else is there; else the one model in the directory."""
+    names = sorted(entry.name for entry in path.iterdir())
+    weights = any(".safetensors" in name for name in names)
+    others = [name for name in names if Path(name).suffix.lower() in (".gguf", ".onnx")]
+    if "config.json" in names and (weights or not others):
+        from ruvcompile.load.directory import load_directory
+
+        return load_directory(path, named_as)
+    if len(others) == 1:
+        return load(f"{named_as}/{others[0]}")
+    if others:
+        shown = ", ".join(others[:6]) + (", ..." if len(others) > 6 else "")
+        raise InputError(
+            "model-ambiguous",
+            f"{named_as} holds {len(others)} models",
+            context=[shown],
+            hint=f"name one of them: {named_as}/{others[0]}",
+        )
+    raise InputError(
+        "model-missing",
+        f"{named_as} holds no model" + (" that can be read without config.json" if weights else ""),
+        context=[f"it holds {', '.join(names[:6])}{', ...' if len(names) > 6 else ''}" if names else "it is empty"],
+        hint="a checkpoint is config.json with its safetensors and tokenizer; else name a .gguf or .onnx file",
+    )
+
+
 def _unsupported(message: str) -> InputError:
     return InputError(
-        "model-kind-unsupported", message, hint="this version reads .gguf decoders and .onnx graphs: name such a file"
+        "model-kind-unsupported",
+        message,
+        hint="this version reads checkpoint directories, .gguf decoders and .onnx graphs: name one of those",
     )
 
 

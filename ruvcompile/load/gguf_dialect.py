@@ -120,8 +120,9 @@ def _config(file: GgufFile, architecture: str) -> dict[str, Any]:
     if architecture in OFF_BY_ONE:
         by_width = config["num_hidden_layers"] == _SCALED_BY_WIDTH[architecture]
         config["query_pre_attn_scalar"] = hidden // heads if by_width else head_size
-        config["attn_logit_softcapping"] = _optional(file, key + "attn_logit_softcapping")
-        config["final_logit_softcapping"] = _optional(file, key + "final_logit_softcapping")
+        for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
+            if key + cap in file.metadata:
+                config[cap] = file.number(key + cap)
     if architecture == "smollm3":
         layers = config["num_hidden_layers"]
         config["no_rope_layers"] = [int((layer + 1) % 4 != 0) for layer in range(min(layers, len(file.tensors)))]
@@ -209,10 +210,6 @@ def unpermute(rows: Floats, heads: int) -> Floats:
 def _lessened(file: GgufFile, stored: StoredTensor, less: float) -> Floats:
     result: Floats = read_tensor(file, stored) - np.float32(less)
     return result
-
-
-def _optional(file: GgufFile, key: str) -> float | None:
-    return file.number(key) if file.metadata.get(key) else None
 
 
 def _wrong(file: GgufFile, what: str) -> InputError:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ruvcompile.errors import InputError
@@ -87,10 +88,13 @@ class GgufFile:
         return int(self._wrong(key, "a positive whole number", value))
 
     def number(self, key: str, default: float | None = None) -> float:
-        """The positive number under ``key``; an ``InputError`` when there is none."""
+        """The positive number under ``key``; an ``InputError`` when there is none.
+
+        What is stored as float32 was written in decimal by whoever made the model: 9.99999974e-06 was 1e-05.
+        """
         value = self.metadata.get(key, default) if default is not None else self._required(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
-            return float(value)
+            return float(str(np.float32(value))) if float(np.float32(value)) == value else float(value)
         return float(self._wrong(key, "a positive number", value))
 
     def _required(self, key: str) -> Any:

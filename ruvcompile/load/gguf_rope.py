@@ -113,11 +113,10 @@ def _factors(file: GgufFile, name: str, rotated: int) -> list[float]:
     stored = file.tensors[name]
     if stored.shape != (rotated // 2,) or rotated > _LONGEST_FACTORS:
         raise _wrong(file, f"{name} has shape {stored.shape}, not {(rotated // 2,)}")
-    values = read_tensor(file, stored).astype(np.float64)
+    values = read_tensor(file, stored)
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise _wrong(file, f"{name} holds numbers that divide nothing")
-    found: list[float] = values.tolist()
-    return found
+    return [float(str(value)) for value in values]
 
 
 def _wrong(file: GgufFile, what: str) -> InputError:

@@ -142,6 +142,6 @@ def _golden_inputs(stages: Sequence[tuple[Path, StageSpec]], program: ProgramEnt
 def _find_source(named: str, manifest_path: Path) -> Path:
     """The model file as the build was told it: from here, else from beside the build."""
     for candidate in (Path(named), manifest_path.parent / named, manifest_path.parent.parent / named):
-        if candidate.is_file():
+        if candidate.exists():
             return candidate
     raise InputError("file-missing", f"the model {named} is not here", hint="say where it is with --model")

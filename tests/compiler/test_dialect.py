@@ -1,0 +1,82 @@
+"""The same model is the same program, whether it comes as a Hugging Face directory or as a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tokenizers import Tokenizer
+
+from ruvcompile.load import load
+from ruvcompile.program import Program
+from tests.checkpoints import CONFIGS, random_tensors, write_directory, write_gguf
+
+# Stored in a GGUF as float32 that converters compute in float32, so a table made of them is not bit-equal.
+STORED_FACTORS = ("llama-llama3", "phi3-long")
+
+
+def weights(program: Program) -> dict[str, npt.NDArray[np.float32]]:
+    return {
+        name: value.const_value.numpy()
+        for name, value in program.model.graph.initializers.items()
+        if value.const_value is not None
+    }
+
+
+def shape(program: Program) -> list[tuple[object, ...]]:
+    """Every node, with its attributes and the names it reads and makes."""
+    return [
+        (
+            node.op_type,
+            node.name,
+            sorted((name, str(attribute.value)) for name, attribute in node.attributes.items()),
+            [value.name if value else None for value in node.inputs],
+            [value.name for value in node.outputs],
+        )
+        for node in program.model.graph
+    ]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_both_files_give_the_same_program(name: str, tmp_path: Path) -> None:
+    config = CONFIGS[name]
+    tensors = random_tensors(config)
+    one = load(str(write_directory(tmp_path / "tiny", config, tensors, shards=3)))
+    other = load(str(write_gguf(tmp_path / "tiny.gguf", config, tensors)))
+    assert one.decoder == other.decoder
+    assert one.name == other.name == "tiny"
+    assert shape(one) == shape(other)
+    ours, theirs = weights(one), weights(other)
+    assert ours.keys() == theirs.keys()
+    for key, array in ours.items():
+        if key.startswith("rotary") and name in STORED_FACTORS:
+            np.testing.assert_allclose(array, theirs[key], rtol=0, atol=2e-5, err_msg=key)
+        else:
+            np.testing.assert_array_equal(array, theirs[key], err_msg=key)
+    bits = {value.name: value.metadata_props.get("ruv.bits") for value in one.model.graph.initializers.values()}
+    assert set(bits.values()) <= {"32", None}  # constants of the form have none
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_both_heads_read_and_speak_alike(name: str, tmp_path: Path) -> None:
+    config = CONFIGS[name]
+    tensors = random_tensors(config)
+    one = load(str(write_directory(tmp_path / "tiny", config, tensors)))
+    other = load(str(write_gguf(tmp_path / "tiny.gguf", config, tensors)))
+    assert json.loads(one.head_files["chat.json"]) == json.loads(other.head_files["chat.json"])
+    ours, theirs = (Tokenizer.from_str(each.head_files["tokenizer.json"].decode()) for each in (one, other))
+    for text in ("The cat, and 123 dogs' <|im_start|>user\nnaïve 😀<|im_end|>", "", "  \n\t x"):
+        assert ours.encode(text).ids == theirs.encode(text).ids
+        assert ours.decode(ours.encode(text).ids) == theirs.decode(theirs.encode(text).ids)
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("F16", "16"), ("Q8_0", "8"), ("Q5_0", "5"), ("Q4_1", "4")])
+def test_bits_are_those_of_the_file(kind: str, bits: str, tmp_path: Path) -> None:
+    config = CONFIGS["qwen3"]
+    program = load(str(write_gguf(tmp_path / "tiny.gguf", config, random_tensors(config), kind)))
+    found = {name: value.metadata_props.get("ruv.bits") for name, value in program.model.graph.initializers.items()}
+    assert found["layers.0.mlp.down_proj.weight"] == bits
+    assert found["layers.0.attn_norm.weight"] == "32"
