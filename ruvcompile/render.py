@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, fields
+from functools import cache
 
 import jinja2
 
@@ -71,8 +72,9 @@ def mode_of(name: str) -> int:
     return EXECUTABLE if name.endswith(".sh") else PLAIN
 
 
-def _render(target: Target, name: str, facts: NodeFacts) -> bytes:
-    path = target.template(name + SUFFIX)
+@cache
+def _template(text: str) -> jinja2.Template:
+    """The compiled template; compiling one takes as long as all the rest of a small build."""
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -81,10 +83,15 @@ def _render(target: Target, name: str, facts: NodeFacts) -> bytes:
         autoescape=False,
     )
     environment.filters["shell"] = shlex.quote
+    return environment.from_string(text)
+
+
+def _render(target: Target, name: str, facts: NodeFacts) -> bytes:
+    path = target.template(name + SUFFIX)
     known = {field.name: getattr(facts, field.name) for field in fields(facts)} | {"service": facts.service}
     packages = [*target.packages, *(["ruvrun[head]"] if facts.head else [])]
     try:
-        text = environment.from_string(path.read_text("utf-8")).render(**known, target=target, packages=packages)
+        text = _template(path.read_text("utf-8")).render(**known, target=target, packages=packages)
     except OSError as error:
         raise InputError("template-missing", f"no template {path}: {error.strerror}", hint="add it") from None
     except jinja2.TemplateError as error:

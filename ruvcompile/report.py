@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,17 +54,19 @@ def write(directory: Path, manifest: Manifest, figures: Mapping[str, Any], costs
         costs: the rows the plan was made from.
         run: what really happened, or None.
     """
+    text = _template().render(manifest=manifest, plan=figures, costs=costs, run=run)
+    (directory / REPORT).write_text(text, "utf-8")
+    (directory / FIGURES).write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", "utf-8")
+    return directory / REPORT
+
+
+@cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["bytes"] = show_bytes
-    text = resources.files("ruvcompile").joinpath("report.html.j2").read_text("utf-8")
-    (directory / REPORT).write_text(
-        environment.from_string(text).render(manifest=manifest, plan=figures, costs=costs, run=run),
-        "utf-8",
-    )
-    (directory / FIGURES).write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", "utf-8")
-    return directory / REPORT
+    return environment.from_string(resources.files("ruvcompile").joinpath("report.html.j2").read_text("utf-8"))
 
 
 def rewrite(manifest_path: Path, run: Path | None) -> Path:
