@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 from ruvrun.engine import Request, Token
 from ruvrun.errors import InputError, MachineError, UsageError
@@ -162,3 +167,52 @@ def test_a_signal_ends_serve_quietly(number: signal.Signals) -> None:
         child.communicate()
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=SAFETY):
         pass
+
+
+def test_a_head_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_module, "HEAD_SECONDS", 0.3)
+    with served(Starlette()) as url, connected(url) as slow, connected(url) as silent, connected(url) as second:
+        second.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert second.recv(4096).startswith(b"HTTP/1.1 404")
+        second.sendall(b"GET ")  # the second request of a connection has no more time than the first
+        dropped = False
+        until = time.monotonic() + SAFETY
+        while not dropped:
+            assert time.monotonic() < until
+            try:
+                slow.sendall(b"G")
+                time.sleep(0.02)
+            except OSError:
+                dropped = True
+        for connection in (silent, second):
+            assert ends(connection)
+
+
+def test_who_has_sent_a_head_may_wait_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_module, "HEAD_SECONDS", 0.1)
+
+    async def slow(_: object) -> Response:
+        await asyncio.sleep(0.5)
+        return Response("late")
+
+    with served(Starlette(routes=[Route("/", slow, methods=["GET", "POST"])])) as url, connected(url) as client:
+        for _ in range(2):
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"late"):
+                answer += (piece := client.recv(4096))
+                assert piece, answer
+            time.sleep(0.3)  # between two requests the time of keep-alive counts
+
+
+def connected(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=SAFETY)
+
+
+def ends(connection: socket.socket) -> bool:
+    """Whether the other side ends the connection."""
+    try:
+        return connection.recv(4096) == b""
+    except ConnectionResetError:
+        return True

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ruvrun.errors import MachineError, UsageError
 
 STOP_SECONDS = 3
 """Answers under way get this long when the server is told to stop."""
+
+HEAD_SECONDS = 15.0
+"""A request's head must be there this long after its first byte, or after the connection was made."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -71,6 +76,7 @@ class HttpServer:
         self._server = _Quiet(
             uvicorn.Config(
                 app,
+                http=_Impatient,
                 lifespan="off",
                 ws="none",
                 log_config=None,
@@ -90,6 +96,40 @@ class HttpServer:
     def stop(self) -> None:
         """Make ``run`` finish what is under way (at most ``STOP_SECONDS``) and return. Safe in any thread."""
         self._server.should_exit = True
+
+
+class _Impatient(H11Protocol):
+    """A connection that is dropped when the head of a request does not arrive in time, however slowly it comes.
+
+    uvicorn bounds only the silence between two requests: a client that sends a byte now and then would hold its
+    connection, and the memory and the descriptor that go with it, for ever. (A body has its own limit, ``read_body``.)
+    """
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._rest()
+
+    def _watch(self) -> None:
+        """Begin to count where a head is awaited, and end it where one is there."""
+        if not getattr(self.cycle, "response_complete", True):
+            self._rest()
+        elif self._waiting is None:
+            self._waiting = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _rest(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
 
 class _Quiet(uvicorn.Server):
