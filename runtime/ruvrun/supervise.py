@@ -40,6 +40,7 @@ from ruvrun.errors import (
     UnreachableError,
     UsageError,
 )
+from ruvrun.news import News
 
 ERROR_LINE = '{"error": '
 SLOWEST_RESTART = 10.0
@@ -92,6 +93,7 @@ class Supervisor:
         self._tell = tell
         self._restart = restart
         self._stopping = False
+        self._news = News()
         self._selector = selectors.DefaultSelector()
         self._waking, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._waking, selectors.EVENT_READ, None)
@@ -179,7 +181,9 @@ class Supervisor:
         error = parse_error(line)
         if error is not None:
             child.error = error
-        elif not (self._stopping and line.startswith(_EXPECTED)):
+        elif self._stopping and line.startswith(_EXPECTED):
+            return
+        elif self._news.is_new(child.process.name, line, time.monotonic()):
             self._tell(line)
 
     def _ended(self, child: _Child) -> None:
@@ -216,6 +220,7 @@ class Supervisor:
         if child.rest:
             self._line(child, child.rest.decode("utf-8", "replace"))
         child.popen, child.pidfd = None, -1
+        self._news.forget(child.process.name)
         return code
 
     def _end_all(self) -> None:

@@ -186,6 +186,16 @@ def test_a_last_line_without_an_end_is_passed_on() -> None:
         assert "exit code 1" in kept.line()
 
 
+def test_what_two_children_say_of_one_event_is_told_once() -> None:
+    line = "lost: pi-1, the connection was lost"
+    code = f"import sys; print({line!r}, file=sys.stderr, flush=True); " + SLEEP
+    with keeping(python("one", code), python("two", code)) as kept:
+        said = []
+        while said.count("up") < 2:
+            said.append(kept.line())
+        assert said.count(line) == 1
+
+
 @pytest.mark.parametrize("line", ["", "hello", '{"error": ', '{"error": {"exit_code": 99}}', '{"error": []}'])
 def test_only_an_error_is_an_error(line: str) -> None:
     assert parse_error(line) is None
