@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from ruvcompile import passes
 from ruvcompile.load import load
+from ruvcompile.load.checkpoint import build_decoder, decoder_of
+from ruvcompile.load.families import family_of
+from ruvcompile.load.stored import Checkpoint, Stored
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvcompile.passes.quantise import quantise
-from ruvcompile.program import Program
+from ruvcompile.program import Program, Source
 from ruvrun.bundle import StageSpec
 from ruvrun.executors.onnxruntime import OnnxDecoder, load_decoder
 from ruvrun.pipeline import LocalPipeline, Request, Sampling, Worker
+from tests.checkpoints import CONFIGS, random_tensors
 from tests.models import write_tiny_gguf
 
 Stage = tuple[Path, StageSpec]
@@ -51,3 +58,27 @@ def open_pipeline(stages: Sequence[Stage], *, context: int, streams: int, chunk:
 def ask(number: int, prompt: Sequence[int], tokens: int, eos: Sequence[int] = ()) -> Request:
     """A greedy request."""
     return Request(number, tuple(int(token) for token in prompt), tokens, GREEDY, frozenset(eos))
+
+
+def family_program(name: str, quant: str = "none", *, accuracy: int = 4, seed: int = 0, **keys: object) -> Program:
+    """A tiny random decoder of the configuration ``name`` (``tests.checkpoints``), without file or tokenizer."""
+    checkpoint = family_checkpoint(name, seed=seed, **keys)
+    family = family_of(checkpoint)
+    form = family.describe(checkpoint)
+    model = build_decoder(form, family.weights(checkpoint, form), name)
+    decoder = decoder_of(form, checkpoint.model_type, ())
+    return quantise(passes.run(Program(name, model, Source(name, ""), decoder)), quant, accuracy=accuracy)
+
+
+def family_checkpoint(name: str, *, seed: int = 0, **keys: object) -> Checkpoint:
+    """The checkpoint of a configuration, with keys changed; its tensors are those that the keys ask for."""
+    config = {**CONFIGS[name], **keys}
+    tensors = random_tensors(config, seed)
+    if config["model_type"].startswith("gemma"):
+        # Small beside what the layers add, or a tied head would repeat its input for ever.
+        tensors["model.embed_tokens.weight"] *= np.float32(1 / 8)
+    stored = {
+        name: Stored(name, array.shape, 32, partial(np.copy, array), lambda a, b, array=array: array[a:b])
+        for name, array in tensors.items()
+    }
+    return Checkpoint(name, config["model_type"], config, stored)

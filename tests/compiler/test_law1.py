@@ -23,7 +23,7 @@ from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvcompile.verify import sample_tokens
 from ruvrun.pipeline import Request
-from tests.decoders import ask, open_pipeline, tiny_program, write_stages
+from tests.decoders import ask, family_program, open_pipeline, tiny_program, write_stages
 from tests.models import smollm2_path
 
 LAYERS = 3
@@ -78,6 +78,30 @@ def test_every_cut_gives_the_tokens_of_the_uncut_model(tiny, cuts) -> None:
     for request in tiny.requests[:2]:
         assert tiny.answers(cuts, [request], streams=1)[request.id] == tiny.uncut[request.id]
     assert tiny.answers(cuts, tiny.requests, chunk=8) == tiny.uncut
+
+
+FORMS: dict[str, dict[str, object]] = {
+    **dict.fromkeys(("gemma2", "mistral", "qwen2", "qwen3"), {}),
+    "gemma3": {"num_hidden_layers": LAYERS, "sliding_window_pattern": 2},
+    "smollm3": {"num_hidden_layers": LAYERS, "no_rope_layer_interval": 2},
+}
+"""Windows shorter than prompts, norms behind the parts and by head, caps, biases, layers that rotate by another table
+or not at all: what a plain llama has not.
+"""
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def form(request: pytest.FixtureRequest, tmp_path_factory) -> Model:
+    folder, random = tmp_path_factory.mktemp(request.param), np.random.default_rng(3)
+    prompts = [random.integers(3, 300, length).tolist() for length in (19, 1, 40, 2)]
+    return Model(family_program(request.param, "int4", **FORMS[request.param]), folder, prompts)
+
+
+@pytest.mark.parametrize("cuts", [*combinations(range(1, UNITS), 1), (2, 5), (1, 4, 6)], ids=str)
+def test_every_cut_of_other_forms_gives_the_tokens_of_the_uncut_model(form, cuts) -> None:
+    assert len({tuple(answer) for answer in form.uncut.values()}) == len(form.uncut)
+    assert all(len(set(answer)) > 8 for answer in form.uncut.values())
+    assert form.answers(cuts, form.requests, chunk=8) == form.uncut
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3])
