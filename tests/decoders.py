@@ -76,7 +76,7 @@ def family_checkpoint(name: str, *, seed: int = 0, **keys: object) -> Checkpoint
     tensors = random_tensors(config, seed)
     if config["model_type"].startswith("gemma"):
         # Small beside what the layers add, or a tied head would repeat its input for ever.
-        tensors["model.embed_tokens.weight"] *= np.float32(1 / 8)
+        tensors["model.embed_tokens.weight"] *= np.float32(1 / 64)
     stored = {
         name: Stored(name, array.shape, 32, partial(np.copy, array), lambda a, b, array=array: array[a:b])
         for name, array in tensors.items()

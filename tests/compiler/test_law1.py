@@ -81,7 +81,7 @@ def test_every_cut_gives_the_tokens_of_the_uncut_model(tiny, cuts) -> None:
 
 
 FORMS: dict[str, dict[str, object]] = {
-    **dict.fromkeys(("gemma2", "mistral", "qwen2", "qwen3"), {}),
+    **{name: {} for name in ("gemma2", "mistral", "qwen2", "qwen3")},
     "gemma3": {"num_hidden_layers": LAYERS, "sliding_window_pattern": 2},
     "smollm3": {"num_hidden_layers": LAYERS, "no_rope_layer_interval": 2},
 }
