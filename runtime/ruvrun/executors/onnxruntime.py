@@ -18,8 +18,9 @@ size do not.
 
 **Graphs.** Named arrays in, named arrays out.
 
-Every session runs with explicit options. Threads spin only while a call runs (``force_spinning_stop``), so
-that a waiting stage leaves its cores alone.
+Every session runs with explicit options. A decoder's threads spin only while a call runs (``force_spinning_stop``),
+so that a waiting stage leaves its cores alone. A graph's never do: several stages of one process in series would
+take the cores from each other, and its operators are long enough to wake up for.
 """
 
 from __future__ import annotations
@@ -242,18 +243,28 @@ def load_decoder(
 
 def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> OnnxGraph:
     """Load a stage of a graph."""
-    return OnnxGraph(open_session(directory / spec.model, threads=threads))
+    return OnnxGraph(open_session(directory / spec.model, threads=threads, spinning=False))
 
 
-def open_session(model: Path, *, threads: int, profile: Path | None = None) -> Any:
-    """A session with every option explicit. ``threads`` 0 means all cores; ``profile`` is a prefix for a trace file."""
+def open_session(model: Path, *, threads: int, spinning: bool = True, profile: Path | None = None) -> Any:
+    """A session with every option explicit.
+
+    Args:
+        model: the graph's file.
+        threads: 0 means all cores.
+        spinning: whether threads wait for the next operator of a call without sleeping.
+        profile: a prefix for a trace file.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4  # what goes wrong is raised, and told once
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if spinning:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+    else:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
