@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs them: formatting, lint, types, import direction, tests.
-#     ./tests/run.sh [--system] [-- PYTEST ARGUMENTS]
-# --system adds the tests that take long, or need more of the machine than most.
+#     ./tests/run.sh [--system] [--reference] [--all] [-- PYTEST ARGUMENTS]
+# --system adds the tests that take long, or need more of the machine than most; --reference those that compare with
+# transformers, for which it makes an environment with torch (1.2 GB, once); --all is both.
 # All that is assumed is python3 with venv and pip. A second run installs and fetches nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 selected=()
+reference=
 while [ $# -gt 0 ]; do
     case "$1" in
         --system) selected=(-m "") ;;
+        --reference) reference=yes ;;
+        --all) selected=(-m "") reference=yes ;;
         --) shift && break ;;
         *) echo "error: unknown option $1 (arguments for pytest come after --)" >&2 && exit 2 ;;
     esac
@@ -19,6 +23,12 @@ done
 . examples/environment.sh
 make_environment "$PWD/.venv" -e "./runtime" -e ".[test]"
 "$python" examples/fetch_models.py >/dev/null
+
+# Without it those tests are skipped, and say so; but where changes are judged that must not pass.
+if [ -n "$reference" ] && ! tests/reference/setup.sh >/dev/null; then
+    echo "${CI:+error: }no models of transformers to compare with: their environment could not be made" >&2
+    [ -z "${CI:-}" ] || exit 1
+fi
 
 # Every check runs, whatever the ones before it found; the tests come last, so that their count closes the output.
 failed=0

@@ -34,18 +34,14 @@ from ruvcompile.load.form import Form, Weight
 from ruvcompile.load.stored import Checkpoint
 
 FAMILIES = {
-    kind: f"{__name__}.{module}"
-    for module, kinds in {
-        "gemma2": ("gemma2",),
-        "gemma3": ("gemma3", "gemma3_text"),
-        "llama": ("llama",),
-        "mistral": ("mistral",),
-        "phi3": ("phi3",),
-        "qwen2": ("qwen2",),
-        "qwen3": ("qwen3",),
-        "smollm3": ("smollm3",),
-    }.items()
-    for kind in kinds
+    "gemma2": f"{__name__}.gemma2",
+    "gemma3_text": f"{__name__}.gemma3",
+    "llama": f"{__name__}.llama",
+    "mistral": f"{__name__}.mistral",
+    "phi3": f"{__name__}.phi3",
+    "qwen2": f"{__name__}.qwen2",
+    "qwen3": f"{__name__}.qwen3",
+    "smollm3": f"{__name__}.smollm3",
 }
 """Where the module of each ``model_type`` is; imported on demand."""
 

@@ -2,22 +2,21 @@
 
 Five of six layers are windowed, and those rotate by a table of their own with a smaller base; what stretches the
 rotary embedding to more positions concerns only the others. The larger sizes are stored with an image encoder in
-front: their text part is this decoder, and the encoder's tensors are left where they are.
+front; their text part is this decoder.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from ruvcompile.load.families import gemma2
 from ruvcompile.load.families.config import Config, config_of
 from ruvcompile.load.families.plain import windowed, windows
 from ruvcompile.load.families.rotary import rotary_of, table
-from ruvcompile.load.form import ROTARY, Form, Weight
+from ruvcompile.load.form import ROTARY, Form
 from ruvcompile.load.stored import Checkpoint
 
-MODEL_TYPES = ("gemma3_text", "gemma3")
+MODEL_TYPES = ("gemma3_text",)
 LOCAL = "rotary_local"
 GLOBAL_BASE, LOCAL_BASE = 1_000_000.0, 10_000.0
 # The configurations of the larger sizes say little more than what differs from these.
@@ -30,13 +29,12 @@ DEFAULTS = {
     "num_attention_heads": 8,
     "max_position_embeddings": 131_072,
 }
-_ENCODER = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\..*")
-_TEXT = re.compile(r"(model\.language_model\.|language_model\.model\.)")
+
+weights = gemma2.weights
 
 
 def describe(checkpoint: Checkpoint) -> Form:
     """The form of the decoder in ``checkpoint``."""
-    checkpoint = _text_part(checkpoint)
     config = config_of(checkpoint, **DEFAULTS)
     stretched, local = _rotaries(config)
     form = gemma2.gemma_form(checkpoint, stretched)
@@ -51,21 +49,6 @@ def describe(checkpoint: Checkpoint) -> Form:
         LOCAL: table(local, form.head_size, LOCAL_BASE),
     }
     return replace(form, qk_norm=True, layers=layers, rotaries=rotaries)
-
-
-def weights(checkpoint: Checkpoint, form: Form) -> dict[str, Weight]:
-    """Every canonical weight of the form."""
-    return gemma2.weights(_text_part(checkpoint), form)
-
-
-def _text_part(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint without an image encoder, its names those of a text model."""
-    tensors = {
-        _TEXT.sub("model.", name, count=1).replace("language_model.lm_head.", "lm_head."): stored
-        for name, stored in checkpoint.tensors.items()
-        if not _ENCODER.fullmatch(name)
-    }
-    return replace(checkpoint, tensors=tensors)
 
 
 def _rotaries(config: Config) -> tuple[Config, Config]:

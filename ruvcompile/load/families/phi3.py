@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from ruvcompile.errors import InputError
 from ruvcompile.load.families.config import config_of
-from ruvcompile.load.families.plain import named_weights, plain_form, stored_as, windowed, windows
+from ruvcompile.load.families.plain import missing, named_weights, plain_form, windowed, windows
 from ruvcompile.load.form import Floats, Form, Weight
 from ruvcompile.load.stored import Checkpoint, Stored
 
@@ -35,24 +36,36 @@ def weights(checkpoint: Checkpoint, form: Form) -> dict[str, Weight]:
     for number in range(len(form.layers)):
         at = f"model.layers.{number}."
         parts = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-        _divide(tensors, f"{at}self_attn.qkv_proj.weight", f"{at}self_attn.", parts)
+        _divide(checkpoint.named_as, tensors, f"{at}self_attn.qkv_proj.weight", f"{at}self_attn.", parts)
         parts = {"gate_proj": form.ffn, "up_proj": form.ffn}
-        _divide(tensors, f"{at}mlp.gate_up_proj.weight", f"{at}mlp.", parts)
+        _divide(checkpoint.named_as, tensors, f"{at}mlp.gate_up_proj.weight", f"{at}mlp.", parts)
     return named_weights(replace(checkpoint, tensors=tensors), form)
 
 
-def _divide(tensors: dict[str, Stored], name: str, at: str, rows: Mapping[str, int]) -> None:
-    """Put the parts of a fused tensor in its place; one of another size is left, and told as a tensor too many."""
+def _divide(named_as: str, tensors: dict[str, Stored], name: str, at: str, rows: Mapping[str, int]) -> None:
+    """Put the parts of a fused tensor in its place."""
     fused = tensors.get(name)
-    if fused is None or len(fused.shape) != 2 or fused.shape[0] != sum(rows.values()):
-        return
+    if fused is None:
+        raise missing(named_as, name)
+    if len(fused.shape) != 2 or fused.shape[0] != sum(rows.values()):
+        raise InputError(
+            "tensor-shape-wrong",
+            f"tensor {fused.source} has the wrong shape",
+            context=[f"it is {fused.shape}; the configuration asks for {' + '.join(map(str, rows.values()))} rows"],
+            hint="the file is damaged or was converted wrongly; convert it again",
+        )
     first = 0
     for part, count in rows.items():
-        cut = partial(_rows, first=first, count=count)
-        tensors[f"{at}{part}.weight"] = stored_as(fused, cut, (count, fused.shape[1]))
+        read = partial(_read, fused, first, first + count)
+        few = partial(_some, fused.rows, first) if fused.rows is not None else None
+        tensors[f"{at}{part}.weight"] = replace(fused, shape=(count, fused.shape[1]), read=read, rows=few)
         first += count
     del tensors[name]
 
 
-def _rows(array: Floats, first: int, count: int) -> Floats:
-    return array[first : first + count]
+def _read(fused: Stored, first: int, last: int) -> Floats:
+    return fused.read()[first:last] if fused.rows is None else fused.rows(first, last)
+
+
+def _some(rows: Callable[[int, int], Floats], first: int, start: int, stop: int) -> Floats:
+    return rows(first + start, first + stop)

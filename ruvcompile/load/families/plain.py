@@ -175,11 +175,16 @@ def _transposed(stored: Stored) -> Floats:
     return stored.read().T
 
 
+def missing(named_as: str, tensor: str) -> InputError:
+    """The error for a tensor that is not there."""
+    return InputError(
+        "tensor-missing",
+        f"{named_as} has no tensor {tensor}",
+        hint="the file is incomplete, or its configuration is another model's; get or convert it again",
+    )
+
+
 def _tensor(checkpoint: Checkpoint, name: str) -> Stored:
     if name in checkpoint.tensors:
         return checkpoint.tensors[name]
-    raise InputError(
-        "tensor-missing",
-        f"{checkpoint.named_as} has no tensor {name}",
-        hint="the file is incomplete, or its configuration is another model's; get or convert it again",
-    )
+    raise missing(checkpoint.named_as, name)
