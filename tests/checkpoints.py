@@ -196,8 +196,11 @@ def byte_tokenizer(vocab: int = VOCAB) -> Tokenizer:
     return tokenizer
 
 
-def write_gguf(path: Path, config: Config, tensors: Tensors, kind: str = "F32") -> Path:
-    """The GGUF file that a converter makes of a checkpoint with a byte-level tokenizer."""
+def write_gguf(path: Path, config: Config, tensors: Tensors, kind: str = "F32", *, table: str | None = None) -> Path:
+    """The GGUF file that a converter makes of a checkpoint with a byte-level tokenizer.
+
+    ``kind`` is the type of its matrices, ``table`` that of embedding and head where it is another.
+    """
     model_type = config["model_type"]
     arch = _ARCHITECTURES[model_type]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
@@ -213,7 +216,8 @@ def write_gguf(path: Path, config: Config, tensors: Tensors, kind: str = "F32") 
             array = array + np.float32(1)
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
-        type_ = GGMLQuantizationType[kind if array.ndim == 2 else "F32"]
+        wanted = kind if "layers" in name else table or kind
+        type_ = GGMLQuantizationType[wanted if array.ndim == 2 else "F32"]
         writer.add_tensor(stored, quants.quantize(array, type_), raw_dtype=type_)
     for stored, factors in _factors(config).items():
         writer.add_tensor(stored, np.array(factors, np.float32))

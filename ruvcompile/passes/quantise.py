@@ -64,8 +64,8 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
 
     Args:
         program: in canonical form, float weights.
-        quant: ``auto`` (never below the bits the file holds; 4 for 16- and 32-bit weights), ``int4``, ``int8``
-            or ``none``.
+        quant: ``auto`` (never below the bits the file holds; 4 for 16- and 32-bit weights, 8 where others of the file
+            are quantised already), ``int4``, ``int8`` or ``none``.
         accuracy: MatMulNBits' ``accuracy_level``: 4 computes with int8 activations, 1 with float32.
     """
     if program.decoder is None or quant == "none" or (quant == "auto" and not _floats(program)):
@@ -78,11 +78,13 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
         )
     model = program.model.clone()
     weights = _Weights(model.graph)
+    held = [int(value.metadata_props.get(BITS, "32")) for value in model.graph.initializers.values()]
+    wide = 8 if min(held, default=32) <= 8 else 4
     for node in list(model.graph):
         if node.op_type == "MatMul" and node.domain == "":
-            _linear(weights, node, _bits(node.inputs[1], quant), accuracy)
+            _linear(weights, node, _bits(node.inputs[1], quant, wide), accuracy)
         elif node.op_type == "Gather" and node.domain == "":
-            _embedding(weights, node, _bits(node.inputs[0], quant))
+            _embedding(weights, node, _bits(node.inputs[0], quant, wide))
     for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
         del model.graph.initializers[name]
     model.graph.opset_imports[MS_DOMAIN] = 1
@@ -185,15 +187,16 @@ def _pack_zeros(zeros: Bytes) -> Bytes:
     return packed
 
 
-def _bits(weight: ir.Value | None, quant: str) -> int:
-    """Bits for one weight; 0 leaves it as it is."""
+def _bits(weight: ir.Value | None, quant: str, wide: int) -> int:
+    """Bits for one weight, ``wide`` for one of 16 or more; 0 leaves it as it is."""
     if weight is None or weight.const_value is None or weight.shape is None or len(weight.shape) != 2:
         return 0
     if quant in ("int4", "int8"):
         return int(quant[3:])
     if quant != "auto":
         raise InputError("quant-unknown", f"this version does not quantise to {quant}", hint="auto, none, int8 or int4")
-    return 8 if 4 < int(weight.metadata_props.get(BITS, "32")) <= 8 else 4
+    held = int(weight.metadata_props.get(BITS, "32"))
+    return wide if held > 8 else 8 if held > 4 else 4
 
 
 class _Weights:

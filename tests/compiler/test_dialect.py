@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from ruvcompile.load import load
+from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from tests.checkpoints import CONFIGS, random_tensors, write_directory, write_gguf
 
@@ -80,3 +81,13 @@ def test_bits_are_those_of_the_file(kind: str, bits: str, tmp_path: Path) -> Non
     found = {name: value.metadata_props.get("ruv.bits") for name, value in program.model.graph.initializers.items()}
     assert found["layers.0.mlp.down_proj.weight"] == bits
     assert found["layers.0.attn_norm.weight"] == "32"
+
+
+def test_auto_keeps_what_a_quantised_file_left_wide(tmp_path: Path) -> None:
+    """An embedding of 16 bits in a file of 8: whoever made it thought 8 too few for it, so 4 would be wrong."""
+    config = CONFIGS["qwen2"]
+    path = write_gguf(tmp_path / "mixed.gguf", config, random_tensors(config), "Q8_0", table="F16")
+    program = quantise(load(str(path)), "auto")
+    bits = {node.name: node.attributes["bits"].as_int() for node in program.model.graph if "bits" in node.attributes}
+    assert set(bits.values()) == {8}
+    assert "/embed" in bits
