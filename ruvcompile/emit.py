@@ -105,7 +105,9 @@ def _program(contents: Contents) -> ProgramEntry:
     program, decoder = contents.program, contents.program.decoder
     graph = program.model.graph
     # The stages know more than the file may say: types that were inferred or seen, a name for every open dimension.
-    known = {tensor.name: tensor for _, spec in contents.stages for tensor in (*spec.inputs, *spec.outputs)}
+    # Who makes a tensor knows the most.
+    known = {tensor.name: tensor for _, spec in contents.stages for tensor in spec.inputs}
+    known |= {tensor.name: tensor for _, spec in contents.stages for tensor in spec.outputs}
 
     def ports(values: Sequence[ir.Value]) -> list[Tensor]:
         return [] if decoder else [known.get(str(value.name)) or _tensor(value) for value in values]

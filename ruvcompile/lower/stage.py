@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 import ruvrun
 from ruvcompile.lower import onnxruntime
+from ruvcompile.lower.halves import widen
 from ruvcompile.lower.weights import DIRECTORY, INLINE_BYTES, Slice, WeightStore, size_of
 from ruvcompile.passes.extract import extract
 from ruvcompile.passes.infer import Type, spelt
@@ -60,6 +61,8 @@ def write_stage(
     summed = onnxruntime.summed_norms(program.model)
     # The model's name for people is no part of what a stage is: its bytes stay the same under another.
     model = extract(program.model, piece.nodes, inputs=inputs, outputs=outputs, name="stage", types=types)
+    if decoder is None:
+        widen(model, {str(value.name) for value in (*program.model.graph.inputs, *program.model.graph.outputs)})
     wire = [_tensor(value, decoder is not None) for value in model.graph.inputs if value.name in piece.inputs]
     leaving = [_tensor(value, decoder is not None) for value in model.graph.outputs if value.name in piece.outputs]
     stateful = decoder is not None and decoder.stateful

@@ -7,7 +7,9 @@ The piece is self-contained and as small as it can be. It holds:
    stays lazy, and a weight that two pieces read is in both;
 3. the functions they call, also those called only inside a body or by another function;
 4. ``inputs`` and ``outputs`` with their types: the model's own, else inferred, else given by the caller (who
-   ran the graph); open dimensions keep their names, and get one where they have none;
+   ran the graph); open dimensions keep their names, and get one where they have none. In a piece with bodies or
+   functions an input of which only the run tells the shape is left without one: a branch that is not taken may
+   contradict what follows from it, which nobody notices in the whole graph, and the stage would not load;
 5. opset imports, IR version, metadata and descriptions of the model.
 
 What is asked for must be closed. A value that is read but neither produced inside nor among ``inputs`` is our
@@ -22,7 +24,7 @@ import onnx_ir as ir
 
 from ruvcompile.errors import InputError
 from ruvcompile.passes.infer import Type, infer, named_dims, observed, type_of
-from ruvcompile.passes.scope import all_nodes, is_weight, reads
+from ruvcompile.passes.scope import all_nodes, bodies, is_weight, reads
 
 _NO_TENSORS = (ir.SequenceType, ir.OptionalType)
 
@@ -101,6 +103,11 @@ def functions_of(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Function]
     return [function for key, function in model.functions.items() if key in used]
 
 
+def _has_inside(model: ir.Model, node: ir.Node) -> bool:
+    """Whether ``node`` has bodies, or calls a function, which may have them."""
+    return node.op_identifier() in model.functions or next(bodies(node), None) is not None
+
+
 def _values_by_name(graph: ir.Graph) -> dict[str, ir.Value]:
     found = {value.name: value for node in graph for value in node.outputs if value.name}
     found.update((value.name, value) for value in graph.inputs if value.name)
@@ -134,9 +141,14 @@ def _give_types(model: ir.Model, piece: ir.Graph, given: Mapping[str, Type], val
     known = {value: type_of(value) for value in ports}
     inferred = infer(model).types if None in known.values() else {}
     seen = observed(model, given)
+    nested = any(_has_inside(model, node) for node in piece)
     for value, kind in known.items():
         assert value.name is not None
-        kind = kind or inferred.get(value.name) or seen.get(value.name)
+        kind = kind or inferred.get(value.name)
+        if kind is None and nested and value.is_graph_input() and value.name in seen:
+            value.type, value.shape = ir.TensorType(seen[value.name].dtype), None
+            continue
+        kind = kind or seen.get(value.name)
         if kind is None:
             producer = values[value.name].producer()
             raise InputError(

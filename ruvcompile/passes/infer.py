@@ -31,8 +31,8 @@ class Type(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of such a tensor, an open dimension counted as 1, a text as ``TEXT``."""
-        each = TEXT if self.dtype == ir.DataType.STRING else self.dtype.itemsize
+        """Bytes of such a tensor on a link: half floats go as whole ones, an open dimension counts as 1."""
+        each: float = {ir.DataType.STRING: TEXT, ir.DataType.FLOAT16: 4}.get(self.dtype, 0) or self.dtype.itemsize
         return math.ceil(each * math.prod(size if isinstance(size, int) else 1 for size in self.shape))
 
 
