@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def read_bytes(path: Path, named_as: str, largest: int = LARGEST) -> bytes:
     """
     try:
         with path.open("rb") as stream:
-            raw = stream.read(largest + 1)
+            # No more than there is: a buffer of that size would be made before anything is read.
+            raw = stream.read(min(os.fstat(stream.fileno()).st_size, largest) + 1)
     except FileNotFoundError:
         raise InputError("file-missing", f"there is no {named_as}", hint="copy the whole checkpoint") from None
     except OSError as error:

@@ -18,6 +18,8 @@ from ruvcompile.load.families.rotary import context_of, rotary_of
 from ruvcompile.load.form import EMBED, HEAD, ROTARY, Floats, Form, Layer, Weight, weight_shapes
 from ruvcompile.load.stored import Checkpoint, Stored
 
+MOST_POSITIONS = 1 << 24
+"""More than any model has; rotary tables are made for so many."""
 TABLE, HEAD_TENSOR = "model.embed_tokens.weight", "lm_head.weight"
 ACTIVATIONS = {
     "silu": "silu",
@@ -74,6 +76,12 @@ def plain_form(checkpoint: Checkpoint, config: Config, *, tied: bool = False, ba
     # A size is held against what is there before anything is made of that size.
     if layers > len(checkpoint.tensors):
         raise config.wrong(f"it has {layers} layers and {len(checkpoint.tensors)} tensors")
+    widest = max((size for stored in checkpoint.tensors.values() for size in stored.shape), default=0)
+    if max(hidden, head_size) > widest:
+        raise config.wrong(f"it is {hidden} wide with heads of {head_size}, and no tensor has a side above {widest}")
+    context = context_of(config)
+    if context > MOST_POSITIONS:
+        raise config.wrong(f"it is said to know {context} positions")
     return Form(
         layers=(Layer(),) * layers,
         hidden=hidden,
@@ -82,7 +90,7 @@ def plain_form(checkpoint: Checkpoint, config: Config, *, tied: bool = False, ba
         head_size=head_size,
         ffn=config.count("intermediate_size"),
         vocab=config.count("vocab_size", _tensor(checkpoint, TABLE).shape[0]),
-        context=context_of(config),
+        context=context,
         epsilon=config.number("rms_norm_eps"),
         rotaries={ROTARY: rotary_of(config, head_size, base)},
         # Where a checkpoint has a head in spite of all, that one is right; it may well be a copy.
