@@ -12,13 +12,14 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 
 import msgspec
 
+from ruvrun.elements import Value
 from ruvrun.errors import InputError, RuvError, UnreachableError, UsageError
-from ruvrun.executors import Array
 from ruvrun.openinference import read_reply, write_call
 
 HTTP_PORT = 8000
@@ -39,6 +40,14 @@ class _Health(msgspec.Struct):
     status: str
     id: str
     nodes: list[_Node]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph that a head serves: its name, and the protocol's names of its inputs' types."""
+
+    name: str
+    datatypes: Mapping[str, str]
 
 
 def base_url(text: str) -> str:
@@ -97,44 +106,51 @@ def models(url: str, key: str | None = None) -> list[str]:
     Raises:
         RuvError: nobody answers, not in our form, or the head refused.
     """
-    with _answered(url), _open(url, "/v1/models", key=key) as response:
-        body = _object(url, response.read())
+    body = _get(url, "/v1/models", key)
     try:
         return [str(entry["id"]) for entry in body["data"]]
     except (KeyError, TypeError):
         raise _no_head(url) from None
 
 
-def graph(url: str, key: str | None = None) -> str:
-    """The name of the graph that is served, of GET /v2.
+def graph(url: str, key: str | None = None) -> Graph:
+    """What is served, of GET /v2 and GET /v2/models/NAME.
 
     Raises:
         RuvError: nobody answers, not in our form, or the head refused: it serves a decoder.
     """
-    with _answered(url), _open(url, "/v2", key=key) as response:
-        body = _object(url, response.read())
     try:
-        return str(body["models"][0])
+        name = str(_get(url, "/v2", key)["models"][0])
+        model = _get(url, _model(name), key)
+        return Graph(name, {str(one["name"]): str(one["datatype"]) for one in model["inputs"]})
     except (KeyError, TypeError, IndexError):
         raise _no_head(url) from None
 
 
-def infer(url: str, model: str, arrays: Mapping[str, Array], key: str | None = None) -> dict[str, Array]:
+def infer(url: str, graph: Graph, values: Mapping[str, Value], key: str | None = None) -> dict[str, Value]:
     """POST a call of a graph and return its outputs, which travel as they are and not as text.
 
     Raises:
         RuvError: nobody answers, or the head refused; then with its own words.
     """
-    body, header = write_call(arrays)
+    body, header = write_call(values, graph.datatypes)
     headers = {HEADER: str(header), "Content-Type": "application/octet-stream"}
-    path = f"/v2/models/{urllib.parse.quote(model, safe='')}/infer"
-    with _answered(url), _open(url, path, body, key, headers, timeout=600.0) as response:
+    with _answered(url), _open(url, f"{_model(graph.name)}/infer", body, key, headers, timeout=600.0) as response:
         told = response.headers.get(HEADER)
         answer = response.read()
     try:
         return read_reply(answer, None if told is None else int(told))
     except (ValueError, InputError):
         raise _no_head(url) from None
+
+
+def _model(name: str) -> str:
+    return f"/v2/models/{urllib.parse.quote(name, safe='')}"
+
+
+def _get(url: str, path: str, key: str | None) -> dict[str, Any]:
+    with _answered(url), _open(url, path, key=key) as response:
+        return _object(url, response.read())
 
 
 @contextmanager

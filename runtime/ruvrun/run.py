@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 import queue
 import tempfile
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ruvrun import client
+from ruvrun.archive import read_archive, write_archive
+from ruvrun.elements import Value, bits_of, carrier, element_of
 from ruvrun.engine import Lost, Request
 from ruvrun.errors import InputError, MachineError, UnreachableError
-from ruvrun.executors import Array
 from ruvrun.frames import Sampling
-from ruvrun.manifest import Manifest
+from ruvrun.manifest import Manifest, Tensor
 from ruvrun.pipeline.driver import Driver, Event
-from ruvrun.signature import require_names, require_shape
+from ruvrun.signature import is_sequence, require_names, require_shape
 from ruvrun.tokenizer import Tokenizer
 
 
@@ -104,57 +102,50 @@ def ask_over_http(url: str, prompt: Prompt, key: str | None, show: Callable[[str
     return {"text": text, "tokens": None, **counts, "finish_reason": finish}
 
 
-def run_over_http(url: str, arrays: Mapping[str, Array], key: str | None) -> dict[str, Array]:
+def run_over_http(url: str, values: Mapping[str, Value], key: str | None) -> dict[str, Value]:
     """Run a graph once, by a running head.
 
     Raises:
         RuvError: nobody answers, or the head refused; then with its own words.
     """
-    return client.infer(url, client.graph(url, key), arrays, key)
+    return client.infer(url, client.graph(url, key), values, key)
 
 
-def read_inputs(paths: Sequence[Path], manifest: Manifest) -> dict[str, Array]:
-    """The arrays of one or several ``.npz`` files, checked against the program's inputs.
+def read_inputs(paths: Sequence[Path], manifest: Manifest) -> dict[str, Value]:
+    """The values of one or several ``.npz`` files, checked against the program's inputs; what is optional and left out
+    is None.
 
     Raises:
         InputError: a file is missing or no npz, a name is unknown, missing or given twice, or an array has
             another type or shape than the program takes.
     """
-    found = read_arrays(paths)
     wanted = manifest.program.inputs
+    found = read_values(paths, [tensor.name for tensor in wanted])
     require_names(found, wanted, where="names in the npz file are those of the ONNX file")
     sizes: dict[str, int] = {}
-    for tensor in wanted:
-        array = found[tensor.name]
-        if array.dtype != np.dtype(tensor.dtype):
-            raise InputError(
-                "input-type",
-                f"{tensor.name!r} is {array.dtype}, the model takes {tensor.dtype}",
-                hint=f"convert it with .astype({tensor.dtype!r})",
-            )
-        require_shape(tensor, array.shape, sizes)
-    return found
+    return {tensor.name: _checked(tensor, found.get(tensor.name), sizes) for tensor in wanted}
 
 
-def read_arrays(paths: Sequence[Path]) -> dict[str, Array]:
-    """The arrays of one or several ``.npz`` files.
+def read_values(paths: Sequence[Path], names: Collection[str] = ()) -> dict[str, Value]:
+    """The values of one or several ``.npz`` files; ``names`` are those that are expected (``archive``).
 
     Raises:
         InputError: a file is missing or no npz, or a name is given twice.
     """
-    found: dict[str, Array] = {}
+    found: dict[str, Value] = {}
     for path in paths:
-        for name, array in _read_npz(path).items():
+        for name, value in _read_npz(path, names).items():
             if name in found:
                 raise InputError("input-twice", f"{name!r} is in more than one file", hint="leave one of them out")
-            found[name] = array
+            found[name] = value
     return found
 
 
-def write_outputs(path: Path, arrays: dict[str, Array]) -> None:
+def write_outputs(path: Path, values: Mapping[str, Value]) -> None:
     """Write an ``.npz`` file that appears whole or not at all.
 
     Raises:
+        InputError: an output has no place in such a file (a map).
         MachineError: no permission, or no space.
     """
     try:
@@ -163,15 +154,14 @@ def write_outputs(path: Path, arrays: dict[str, Array]) -> None:
         raise _cannot_write(path, error) from None
     temporary = Path(name)
     try:
-        # Not numpy.savez: it cannot write an array that is called `file`.
-        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
-            for entry, array in arrays.items():
-                with archive.open(f"{entry}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+        with os.fdopen(handle, "wb") as stream:
+            write_archive(stream, values)
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         temporary.rename(path)
+    except TypeError as error:
+        raise InputError("output-type", str(error), hint="the graph gives what an npz file cannot hold") from None
     except OSError as error:
         raise _cannot_write(path, error) from None
     finally:
@@ -179,18 +169,52 @@ def write_outputs(path: Path, arrays: dict[str, Array]) -> None:
             temporary.unlink()
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
+def sizes_of(values: Mapping[str, Value]) -> dict[str, Any]:
+    """The shape of every output, for people: of a sequence those of its tensors, of what is absent None."""
+    return {name: _size(value) for name, value in values.items()}
+
+
+def _size(value: Value) -> Any:
+    return (
+        [_size(each) for each in value] if isinstance(value, list) else list(value.shape) if value is not None else None
+    )
+
+
+def _read_npz(path: Path, names: Collection[str]) -> dict[str, Value]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
-            return {name: arrays[name] for name in arrays.files}
+        return read_archive(path, names)
     except FileNotFoundError:
         raise InputError("file-missing", f"no input at {path}", hint="check the path") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             "input-invalid", f"{path} is not an npz file", context=[str(error)], hint="write it with numpy.savez"
         ) from None
+
+
+def _checked(tensor: Tensor, value: Value, sizes: dict[str, int]) -> Value:
+    """The value as the links carry it, once its kind, type and shape are those that the program takes."""
+    if value is None:
+        return None
+    if isinstance(value, list) != is_sequence(tensor):
+        what = "a sequence" if isinstance(value, list) else "an array"
+        raise InputError(
+            "input-type",
+            f"{tensor.name!r} is {what}, the model takes {tensor.dtype}",
+            hint=f"a sequence is the arrays {tensor.name}[0], {tensor.name}[1] and so on",
+        )
+    element = element_of(tensor.dtype)
+    items = [bits_of(each, element) for each in (value if isinstance(value, list) else [value])]
+    for each in items:
+        if each.dtype != carrier(element):
+            raise InputError(
+                "input-type",
+                f"{tensor.name!r} is {each.dtype}, the model takes {tensor.dtype}",
+                hint=f"convert it with .astype({element!r})",
+            )
+    if isinstance(value, list):
+        return items
+    require_shape(tensor, value.shape, sizes)
+    return items[0]
 
 
 def _cannot_write(path: Path, error: OSError) -> MachineError:

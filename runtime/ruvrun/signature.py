@@ -16,7 +16,7 @@ _SHOWN_AXES = 10
 
 
 def require_names(given: Iterable[str], wanted: Sequence[Tensor], *, where: str) -> None:
-    """Refuse names that the graph has not, and inputs that nobody gave.
+    """Refuse names that the graph has not, and inputs that nobody gave and that are not optional.
 
     Args:
         given: the names that were given.
@@ -31,8 +31,9 @@ def require_names(given: Iterable[str], wanted: Sequence[Tensor], *, where: str)
     for name in sorted(found - set(names)):
         shown = shorten(name)
         raise InputError("input-unknown", f"the model has no input {shown!r}", hint=did_you_mean(shown, names))
-    for name in names:
-        if name not in found:
+    for tensor in wanted:
+        name = tensor.name
+        if name not in found and not is_optional(tensor):
             raise InputError(
                 "input-missing",
                 f"no array for the model's input {name!r}",
@@ -52,6 +53,8 @@ def require_shape(tensor: Tensor, shape: Sequence[int], sizes: dict[str, int]) -
     Raises:
         InputError: another rank, or a size that does not fit.
     """
+    if is_optional(tensor):  # no manifest tells the shape of what may be absent
+        return
     fits = len(tensor.shape) == len(shape)
     for wanted, size in zip(tensor.shape, shape, strict=False):
         fits = fits and (sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted) == size
@@ -62,6 +65,16 @@ def require_shape(tensor: Tensor, shape: Sequence[int], sizes: dict[str, int]) -
             context=[f"{name} is {size}" for name, size in sizes.items()],
             hint="give the shape the model takes",
         )
+
+
+def is_optional(tensor: Tensor) -> bool:
+    """Whether an input may be left out."""
+    return tensor.dtype.startswith("optional(")
+
+
+def is_sequence(tensor: Tensor) -> bool:
+    """Whether a value is a sequence of tensors, which have no common shape."""
+    return "seq(" in tensor.dtype
 
 
 def describe(tensor: Tensor) -> str:

@@ -62,6 +62,29 @@ def test_a_loss_ends_all_and_late_answers_are_nobodys() -> None:
     assert not again.result.done()
 
 
+def test_who_left_is_not_served_and_the_next_one_is() -> None:
+    calls = Calls(stages=1)
+    left, waits = call(1), call(2)
+    for one in (left, waits):
+        calls.add(one)
+    assert left.result.cancel()
+    assert calls.step() == (Run(1, 0, 2), waits.tensors)
+    assert (calls.running, calls.waiting) == (1, 0)
+    assert waits.result.cancel()
+    calls.receive(Run(1, 0, 2), {"y": np.array([7])})
+    calls.lose(LOST)
+
+
+def test_sequences_and_what_is_absent_are_the_callers_own_too() -> None:
+    calls = Calls(stages=1)
+    calls.add(one := call(1))
+    calls.step()
+    buffer = np.array([7])
+    calls.receive(Run(1, 0, 1), {"many": [buffer], "none": None})
+    buffer[0] = 0
+    assert one.result.result() == {"many": [np.array([7])], "none": None}
+
+
 def test_health_names_what_is_missing_and_since_when() -> None:
     now = [0.0]
     health = Health([Placed(stage=0, node="a"), Placed(stage=1, node="b")], lambda: now[0])

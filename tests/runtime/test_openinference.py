@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ruvrun.errors import InputError
 from ruvrun.manifest import Manifest, Tensor
-from ruvrun.openinference import Call, describe_model, read_call, read_reply, write_call, write_reply
+from ruvrun.openinference import Call, Wanted, describe_model, read_call, read_reply, write_call, write_reply
 from ruvrun.openinference.datatypes import DTYPES
 from tests.runtime.fake_ring import fake_manifest
 from tests.strategies import tensors
@@ -85,7 +85,7 @@ def test_an_open_size_is_the_same_everywhere() -> None:
         ([], "no array for the model's input 'x'"),
         ([GOOD, GOOD], "'x' is given twice"),
         ([with_(datatype="FP64")], "'x' is FP64, the model takes FP32"),
-        ([with_(datatype="BYTES", data=["a"])], "'x' is BYTES: strings do not travel"),
+        ([with_(datatype="BYTES", data=["a"])], "'x' is BYTES, the model takes FP32"),
         ([with_(shape=[2, 3])], r"'x' is \[2, 3\], the model takes x float32\[n, 2\]"),
         ([with_(shape=[4])], r"'x' is \[4\]"),
         ([with_(shape=[1] * 1000)], "'x' is of 1000 axes"),
@@ -222,6 +222,70 @@ def test_what_follows_must_be_told() -> None:
         read_call(b"{}", 3, (X,), (Y,))
 
 
+# Texts, and what numpy or the protocol has no type for
+
+T = Tensor(name="t", dtype="string", shape=["n", 2])
+B = Tensor(name="b", dtype="bfloat16", shape=["n"])
+MAYBE = Tensor(name="maybe", dtype="optional(int64)", shape=[])
+MANY = Tensor(name="many", dtype="seq(float32)", shape=[])
+TINY = Tensor(name="tiny", dtype="int4", shape=[2])
+
+
+def test_texts_are_read_and_written_either_way() -> None:
+    texts = np.array([["a", "üß"], ["", "\x00"]], object)
+    entry = {"name": "t", "shape": [2, 2], "datatype": "BYTES"}
+    plain = call_of({**entry, "data": texts.tolist()}, signature=(T,))
+    text, header = write_call({"t": texts})
+    raw = read_call(text, header, (T,), (T,))
+    assert plain.tensors["t"].tolist() == raw.tensors["t"].tolist() == texts.tolist()
+    for binary in (False, True):
+        call = Call(None, {}, [Wanted("t", "BYTES", binary)])
+        assert read_reply(*write_reply(call, {"t": texts}, model="m", version="1"))["t"].tolist() == texts.tolist()
+    assert "takes texts" in refusal({**entry, "data": [1, "a", "b", "c"]}, signature=(T,)).message
+
+
+@pytest.mark.parametrize("raw", [b"", b"\1\0\0", b"\1\0\0\0", b"\xff\xff\xff\xffa", b"\1\0\0\0a", b"\1\0\0\0\xff" * 2])
+def test_texts_that_are_none_are_refused(raw: bytes) -> None:
+    with pytest.raises(InputError, match="'x'"):
+        raw_call(len(raw), raw, msgspec.structs.replace(T, name="x"), "BYTES", [1, 2])
+
+
+def test_bfloat16_goes_as_bytes_only() -> None:
+    bits = np.array([0x3F80, 0x7FC0], np.uint16)
+    text, header = write_call({"b": bits}, {"b": "BF16"})
+    found = read_call(text, header, (B,), (B,))
+    assert found.tensors["b"].tolist() == bits.tolist()
+    error = refusal({"name": "b", "shape": [2], "datatype": "BF16", "data": [1, 2]}, signature=(B,))
+    assert error.hint == "send it as binary data"
+    with pytest.raises(InputError, match="'b' is BF16"):
+        write_reply(Call(None, {}, [Wanted("b", "BF16", False)]), {"b": bits}, model="m", version="1")
+    answer = write_reply(Call(None, {}, [Wanted("b", "BF16", True)]), {"b": bits}, model="m", version="1")
+    assert read_reply(*answer)["b"].tolist() == bits.tolist()
+
+
+def test_an_optional_may_be_left_out_both_ways() -> None:
+    assert call_of(GOOD, signature=(X, MAYBE)).tensors["maybe"] is None
+    given = {"name": "maybe", "shape": [1], "datatype": "INT64", "data": [3]}
+    assert call_of(GOOD, given, signature=(X, MAYBE)).tensors["maybe"].tolist() == [3]
+    call = Call(None, {}, [Wanted("maybe", "INT64", False), Wanted("best", "INT64", False)])
+    found = answer(call, maybe=None, best=np.array([1]))
+    assert [one["name"] for one in found["outputs"]] == ["best"]
+
+
+@pytest.mark.parametrize("port", [MANY, TINY])
+def test_what_the_protocol_has_no_form_for_is_refused_with_a_way_out(port: Tensor) -> None:
+    error = refusal({"name": port.name, "shape": [2], "datatype": "FP32", "data": [1, 2]}, signature=(port,))
+    assert port.dtype in error.message
+    assert "ruvrun run" in str(error.hint)
+    call = read_call(b'{"inputs": []}', None, (), (port, Z))
+    with pytest.raises(InputError, match="no form"):
+        answer(call, best=np.array([1]), **{port.name: [np.zeros(1)]})
+    call = read_call(b'{"inputs": [], "outputs": [{"name": "best"}]}', None, (), (port, Z))
+    assert answer(call, best=np.array([1]), **{port.name: [np.zeros(1)]})["outputs"][0]["data"] == [1]
+    with pytest.raises(InputError, match="no form"):
+        write_call({"many": [np.zeros(1)]})
+
+
 # What is written
 
 
@@ -260,13 +324,14 @@ def test_nan_is_refused_as_json_and_sent_as_bytes() -> None:
 
 @given(tensors(), st.booleans())
 def test_what_is_written_is_read_back_bit_by_bit(arrays: dict[str, Any], binary: bool) -> None:
-    arrays = {name: (one.view(np.uint8) & 1).view(bool) if one.dtype == bool else one for name, one in arrays.items()}
+    flags = {name: np.asarray(one.view(np.uint8) & 1).view(bool) for name, one in arrays.items() if one.dtype == bool}
+    arrays = {**arrays, **flags}
     told = [Tensor(name=name, dtype=array.dtype.name, shape=list(array.shape)) for name, array in arrays.items()]
     text, header = write_call(arrays)
     call = read_call(text, header, told, told)
     _assert_same(call.tensors, arrays)
     if not binary:
-        arrays = {name: np.nan_to_num(array, posinf=0, neginf=0) for name, array in arrays.items()}
+        arrays = {name: np.asarray(np.nan_to_num(array, posinf=0, neginf=0)) for name, array in arrays.items()}
         plain = [
             {"name": one.name, "datatype": entry["datatype"], "shape": one.shape, "data": arrays[one.name].tolist()}
             for one, entry in zip(told, json.loads(text[:header])["inputs"], strict=True)

@@ -17,7 +17,7 @@ from ruvrun.cli import cli
 from ruvrun.errors import InputError, MachineError, UnreachableError, UsageError
 from ruvrun.frames import Sampling, State
 from ruvrun.manifest import Manifest, Tensor
-from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, run_over_http, write_outputs
+from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, run_over_http, sizes_of, write_outputs
 from ruvrun.server import build_app
 from ruvrun.tokenizer import Tokenizer
 from tests.runtime.builds import write_build
@@ -85,6 +85,27 @@ def test_what_is_no_npz_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_inputs([tmp_path / "none.npz"], MODEL)
     assert caught.value.ref == "file-missing"
+
+
+def test_what_numpy_has_no_type_for_is_read_by_the_same_rules(tmp_path: Path) -> None:
+    model = graph(
+        ("t", "string", ["n"]), ("b", "bfloat16", [2]), ("s", "seq(int64)", []), ("o", "optional(float32)", [])
+    )
+    bits = np.array([0x3F80, 0x4000], np.uint16)
+    sequence = {"s[0]": Y, "s[1]": Y[:1]}
+    found = read_inputs([save(tmp_path / "in.npz", t=np.array(["a", "ü"]), b=bits, **sequence)], model)
+    assert found["t"].tolist() == ["a", "ü"]
+    assert found["b"].tolist() == bits.tolist()
+    assert [each.shape for each in found["s"]] == [(4,), (1,)]
+    assert found["o"] is None
+    write_outputs(tmp_path / "out.npz", found)
+    assert sizes_of(found) == {"t": [2], "b": [2], "s": [[4], [1]], "o": None}
+    good = {"t": np.array(["a"]), "b": bits, **sequence}
+    for wrong in ({"t": X}, {"b": X[0, :2]}, {"s": Y}, {"t[0]": Y}, {"o": Y}):
+        given = {name: array for name, array in good.items() if name[0] != next(iter(wrong))[0]} | wrong
+        with pytest.raises(InputError) as caught:
+            read_inputs([save(tmp_path / "wrong.npz", **given)], model)
+        assert caught.value.ref == "input-type"
 
 
 def test_outputs_appear_whole_and_leave_nothing_else(tmp_path: Path) -> None:

@@ -105,10 +105,10 @@ def _over_http(
     """Measure the head at ``url`` with so many calls of each caller, or for so many seconds."""
     from ruvrun import bench as measure
     from ruvrun import client
-    from ruvrun.run import read_arrays
+    from ruvrun.run import read_values
 
     calls, seconds = amount
-    arrays = read_arrays(inputs)
+    arrays = read_values(inputs)
     base = client.base_url(url)
     model = client.graph(base, key)
 

@@ -55,7 +55,7 @@ def run(
     from ruvrun import launch
     from ruvrun.frames import Sampling
     from ruvrun.placement import space
-    from ruvrun.run import Prompt, ask, ask_over_http, read_arrays, read_inputs, run_over_http, write_outputs
+    from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, read_values, run_over_http, sizes_of, write_outputs
 
     if (prompt is None) == (not inputs):
         raise UsageError("nothing-to-run", "give either --prompt or --input", hint="see `ruvrun run --help`")
@@ -69,7 +69,7 @@ def run(
     if known is not None and known.program.kind != wanted_kind:
         flag = "--prompt" if wanted_kind == "graph" else "--input and --output"
         raise UsageError("wrong-kind", f"this model is no {wanted_kind}", hint=f"use {flag}")
-    arrays = read_arrays(inputs) if known is None else read_inputs(inputs, known) if inputs else {}
+    arrays = read_values(inputs) if known is None else read_inputs(inputs, known) if inputs else {}
     outputs: dict[str, Any] = {}
     wanted = Prompt(prompt or "", chat, max_tokens, Sampling(temperature, top_p, seed))
     if isinstance(target, str):
@@ -89,7 +89,7 @@ def run(
                 outputs = driver.run(arrays)
     if output is not None and prompt is None:
         write_outputs(output, outputs)
-        result = {"output": str(output), "tensors": {name: list(a.shape) for name, a in outputs.items()}}
+        result = {"output": str(output), "tensors": sizes_of(outputs)}
     if as_json:
         click.echo(json.dumps(result))
     elif prompt is not None:

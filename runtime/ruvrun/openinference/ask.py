@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from ruvrun.elements import STRING, Value, bits_of
 from ruvrun.errors import InputError
 from ruvrun.openinference.body import ALL_BINARY, LARGEST_BODY, SIZE
-from ruvrun.openinference.datatypes import DTYPES, Array
+from ruvrun.openinference.datatypes import BF16, DATATYPES, DTYPES, Array
 from ruvrun.openinference.reply import Body, join, write_tensor
 from ruvrun.openinference.values import from_bytes, from_json
 
@@ -26,15 +28,22 @@ class _Answer(msgspec.Struct):
     outputs: list[_Output]
 
 
-def write_call(arrays: Mapping[str, Array]) -> Body:
+def write_call(values: Mapping[str, Value], datatypes: Mapping[str, str] = {}) -> Body:
     """A call with these inputs, that asks for all outputs.
 
+    Args:
+        values: inputs by name; None is left out.
+        datatypes: the protocol's names for their types, where an array does not tell (BF16).
+
     Raises:
-        InputError: an array of a type that does not travel, or more than a head takes.
+        InputError: a value of a type that the protocol does not have, or more than a head takes.
     """
     inputs, raw = [], []
-    for name, array in arrays.items():
-        entry, piece = write_tensor(name, array, binary=True)
+    for name, value in values.items():
+        if value is None:
+            continue
+        typed, datatype = _typed(value, datatypes.get(name))
+        entry, piece = write_tensor(name, datatype, typed, binary=True)
         inputs.append(entry)
         raw.append(piece)
     body, header = join({"inputs": inputs, "parameters": {ALL_BINARY: True}}, raw, binary=True)
@@ -67,3 +76,13 @@ def read_reply(body: bytes, header: int | None) -> dict[str, Array]:
             arrays[one.name] = from_bytes(one.name, one.datatype, one.shape, rest[:size])
             rest = rest[size:]
     return arrays
+
+
+def _typed(value: Value, wanted: str | None) -> tuple[Value, str | None]:
+    """The value as it travels, and the protocol's name for its type; None where it has none."""
+    if not isinstance(value, np.ndarray):
+        return value, None
+    bits = bits_of(value, "bfloat16") if wanted == BF16 else value
+    if wanted == BF16 and bits.dtype == DTYPES[BF16]:
+        return bits, BF16
+    return value, DATATYPES.get(STRING if value.dtype == object else value.dtype.name)

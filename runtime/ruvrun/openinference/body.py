@@ -15,9 +15,10 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
 from ruvrun.manifest import Tensor
-from ruvrun.openinference.datatypes import BYTES, DTYPES, Array, datatype_of
+from ruvrun.openinference.datatypes import DTYPES, Array, datatype_of
 from ruvrun.openinference.values import from_bytes, from_json, require_countable
 from ruvrun.signature import require_names, require_shape, shorten
 
@@ -30,18 +31,22 @@ _SEARCHED = 2**20
 
 @dataclass(frozen=True)
 class Wanted:
-    """An output that shall be in the answer; ``binary``: as bytes behind the JSON."""
+    """An output that shall be in the answer; ``binary``: as bytes behind the JSON.
+
+    ``datatype`` is None where the protocol has no form for it; that is told once it is there.
+    """
 
     name: str
+    datatype: str | None
     binary: bool
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call: its inputs by name, and which outputs shall be in the answer. ``id`` is the client's own."""
+    """One call: its inputs by name (None: left out), and which outputs to answer with; ``id`` is the client's own."""
 
     id: str | None
-    tensors: Mapping[str, Array]
+    tensors: Mapping[str, Value]
     outputs: Sequence[Wanted]
 
 
@@ -104,7 +109,8 @@ def read_call(body: bytes, header: int | None, inputs: Sequence[Tensor], outputs
         _require_type(known[one.name], one)
         require_shape(known[one.name], one.shape, sizes)
         require_countable(one.name, one.shape)
-    return Call(found.id, _values(told, rest), wanted)
+    left_out = dict.fromkeys(tensor.name for tensor in inputs if tensor.name not in seen)
+    return Call(found.id, {**_values(told, rest), **left_out}, wanted)
 
 
 def _values(told: Sequence[_Input], rest: memoryview) -> dict[str, Array]:
@@ -136,9 +142,11 @@ def _values(told: Sequence[_Input], rest: memoryview) -> dict[str, Array]:
 
 def _require_type(tensor: Tensor, one: _Input) -> None:
     wanted = datatype_of(tensor)
-    if BYTES in (one.datatype, wanted):
+    if wanted is None:
         raise InputError(
-            "input-strings", f"input {one.name!r} is {BYTES}: strings do not travel between nodes", hint="send numbers"
+            "input-type",
+            f"the model's input {one.name!r} is {tensor.dtype}, for which this protocol has no form",
+            hint="use `ruvrun run --input` on the machine itself",
         )
     if one.datatype not in DTYPES:
         given = shorten(one.datatype)
@@ -153,19 +161,19 @@ def _require_type(tensor: Tensor, one: _Input) -> None:
 
 def _outputs(asked: Sequence[Any] | None, outputs: Sequence[Tensor], all_binary: bool) -> list[Wanted]:
     """What to answer with: what was asked for, in that order, or else everything."""
-    names = [tensor.name for tensor in outputs]
+    types = {tensor.name: datatype_of(tensor) for tensor in outputs}
     if not asked:
-        return [Wanted(name, all_binary) for name in names]
+        return [Wanted(name, datatype, all_binary) for name, datatype in types.items()]
     wanted: dict[str, Wanted] = {}
     for at, one in enumerate(asked):
         found = _convert(one, _Output, f"outputs[{at}]")
         name = shorten(found.name)
-        if found.name not in names:
-            raise InputError("output-unknown", f"the model has no output {name!r}", hint=did_you_mean(name, names))
+        if found.name not in types:
+            raise InputError("output-unknown", f"the model has no output {name!r}", hint=did_you_mean(name, types))
         if name in wanted:
             raise _wrong(f"output {name!r} is asked for twice")
         parameters = _parameters(found.parameters, {BINARY}, f"output {name!r}")
-        wanted[name] = Wanted(found.name, _flag(parameters, BINARY, f"output {name!r}", all_binary))
+        wanted[name] = Wanted(found.name, types[found.name], _flag(parameters, BINARY, f"output {name!r}", all_binary))
     return list(wanted.values())
 
 

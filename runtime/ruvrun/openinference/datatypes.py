@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ruvrun.elements import STRING, element_of
 from ruvrun.manifest import Manifest, Tensor
+from ruvrun.signature import is_sequence
 
 Array = npt.NDArray[Any]
+
+BYTES, BF16 = "BYTES", "BF16"
 
 DATATYPES: Mapping[str, str] = {
     "bool": "BOOL",
@@ -25,19 +29,22 @@ DATATYPES: Mapping[str, str] = {
     "float16": "FP16",
     "float32": "FP32",
     "float64": "FP64",
+    "bfloat16": BF16,
+    STRING: BYTES,
 }
-"""The protocol's name of each element type that links carry."""
+"""The protocol's name of each element type that it has; ONNX has smaller ones too."""
 
-DTYPES: Mapping[str, np.dtype[Any]] = {word: np.dtype(name).newbyteorder("<") for name, word in DATATYPES.items()}
-"""The array type of each of the protocol's names, little-endian as the protocol has it."""
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    **{word: np.dtype(name).newbyteorder("<") for name, word in DATATYPES.items() if word not in (BYTES, BF16)},
+    BF16: np.dtype("<u2"),
+    BYTES: np.dtype(object),
+}
+"""The type of the arrays that stand for each of the protocol's names, little-endian as the protocol has it."""
 
-BYTES = "BYTES"
-"""The protocol's name for strings, which no link carries."""
 
-
-def datatype_of(tensor: Tensor) -> str:
-    """The protocol's name for a tensor's element type."""
-    return BYTES if tensor.dtype in ("string", "str", "object") else DATATYPES.get(tensor.dtype, tensor.dtype.upper())
+def datatype_of(tensor: Tensor) -> str | None:
+    """The protocol's name for a tensor's element type; None of what it has no form for (sequences, small types)."""
+    return None if is_sequence(tensor) else DATATYPES.get(element_of(tensor.dtype))
 
 
 def version_of(manifest: Manifest) -> str:
@@ -59,4 +66,4 @@ def describe_model(manifest: Manifest) -> dict[str, Any]:
 
 def _describe(tensor: Tensor) -> dict[str, Any]:
     shape = [-1 if isinstance(size, str) else size for size in tensor.shape]
-    return {"name": tensor.name, "datatype": datatype_of(tensor), "shape": shape}
+    return {"name": tensor.name, "datatype": datatype_of(tensor) or tensor.dtype, "shape": shape}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ruvrun.errors import InputError
-from ruvrun.openinference.datatypes import DTYPES, Array
+from ruvrun.openinference.datatypes import BF16, BYTES, DTYPES, Array
 from ruvrun.signature import shorten, show_shape
 
 MOST_VALUES = 2**26
@@ -26,6 +26,7 @@ _KINDS: dict[str, tuple[frozenset[type], str]] = {
     "i": (frozenset([int]), "whole numbers"),
     "u": (frozenset([int]), "whole numbers of 0 and above"),
     "f": (frozenset([int, float]), "numbers"),
+    "O": (frozenset([str]), "texts"),
 }
 
 
@@ -41,12 +42,16 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Arra
     Raises:
         InputError: the number of values, their nesting, their kind or their size do not fit.
     """
+    if datatype == BF16:
+        raise InputError("input-json", f"{name!r} is {BF16}, which JSON cannot hold", hint="send it as binary data")
     dtype = DTYPES[datatype]
     flat = _flatten(name, shape, data)
     allowed, words = _KINDS[dtype.kind]
     if set(map(type, flat)) - allowed:
         wrong = next(value for value in flat if type(value) not in allowed)
         raise _wrong_value(name, f"{_shown(wrong)} among the values of {name!r}; {datatype} takes {words}")
+    if datatype == BYTES:
+        return _texts(flat, shape)
     try:
         with np.errstate(over="ignore"):
             array = np.array(flat, dtype)
@@ -58,11 +63,14 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Arra
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], raw: memoryview) -> Array:
-    """The array that raw bytes are: little-endian, one after the other, of the last axis first.
+    """The array that raw bytes are: little-endian, one after the other, of the last axis first. Of BYTES each text has
+    its length before it, in four bytes.
 
     Raises:
-        InputError: there are more or fewer bytes than the shape takes, or a BOOL is neither 0 nor 1.
+        InputError: more or fewer bytes than the shape takes, a BOOL that is neither 0 nor 1, a text that is not UTF-8.
     """
+    if datatype == BYTES:
+        return _texts(_split(name, shape, raw), shape)
     dtype = DTYPES[datatype]
     wanted = math.prod(shape) * dtype.itemsize
     if len(raw) != wanted:
@@ -77,6 +85,14 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], raw: memoryview) 
     return array if array.flags.aligned else array.copy()  # it begins anywhere in the body
 
 
+def to_bytes(datatype: str, array: Array) -> bytes:
+    """What ``from_bytes`` reads."""
+    if datatype != BYTES:
+        return np.ascontiguousarray(array, DTYPES[datatype]).tobytes()
+    texts = [str(text).encode() for text in array.ravel()]
+    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+
+
 def require_countable(name: str, shape: Sequence[int]) -> None:
     """Refuse sizes that no body can fill, also beside an axis of size 0: what is computed of them need not be empty."""
     if math.prod(size for size in shape if size) > MOST_VALUES:
@@ -85,6 +101,34 @@ def require_countable(name: str, shape: Sequence[int]) -> None:
             f"{name!r} is {show_shape(shape)}, which is more than the {MOST_VALUES} values that one may have",
             hint="send it in pieces, or run the graph with `ruvrun run` on the machine itself",
         )
+
+
+def _texts(flat: Sequence[str], shape: Sequence[int]) -> Array:
+    array: Array = np.empty(len(flat), object)
+    array[:] = flat
+    return array.reshape(tuple(shape))
+
+
+def _split(name: str, shape: Sequence[int], raw: memoryview) -> list[str]:
+    """The texts in ``raw``, as many as the shape takes."""
+    texts: list[str] = []
+    begin = 0
+    while begin + 4 <= len(raw):
+        end = begin + 4 + int.from_bytes(raw[begin : begin + 4], "little")
+        if end > len(raw):
+            break
+        try:
+            texts.append(str(raw[begin + 4 : end], "utf-8"))
+        except UnicodeDecodeError:
+            raise _wrong_value(name, f"text {len(texts)} of {name!r} is not UTF-8") from None
+        begin = end
+    if begin != len(raw) or len(texts) != math.prod(shape):
+        raise _wrong_number(
+            name,
+            f"the {len(raw)} bytes of {name!r} hold {len(texts)} whole texts, shape {show_shape(shape)} takes "
+            f"{math.prod(shape)}",
+        )
+    return texts
 
 
 def _flatten(name: str, shape: Sequence[int], data: Any) -> list[Any]:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from ruvrun.elements import Value, copied
 from ruvrun.errors import InputError, UnreachableError
-from ruvrun.executors import Array
 from ruvrun.frames import Run
 
-Tensors = Mapping[str, Array]
+Tensors = Mapping[str, Value]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Call:
 
     id: int
     tensors: Tensors
-    result: Future[dict[str, Array]]
+    result: Future[dict[str, Value]]
 
 
 class Calls:
@@ -76,7 +76,7 @@ class Calls:
         if message.refused:
             call.result.set_exception(refusal(message))
         else:
-            call.result.set_result({name: array.copy() for name, array in tensors.items()})
+            call.result.set_result({name: copied(value) for name, value in tensors.items()})
 
     def lose(self, error: UnreachableError) -> None:
         """A stage was lost: every call ends with ``error``, and a new epoch begins."""

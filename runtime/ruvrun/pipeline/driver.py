@@ -32,9 +32,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Protocol
 
+from ruvrun.elements import Value
 from ruvrun.engine import Engine, Lost, Request, Token
 from ruvrun.errors import InputError, IntegrityError, UnreachableError
-from ruvrun.executors import Array
 from ruvrun.frames import Counters, Failed, Message, Ring, Run, Sampled, State, Step
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.calls import Call, Calls
@@ -42,7 +42,7 @@ from ruvrun.pipeline.health import Health
 
 Event = Token | Lost
 OnEvent = Callable[[Event], None]
-Tensors = Mapping[str, Array]
+Tensors = Mapping[str, Value]
 
 _STOPPING = "the service is stopping"
 _log = logging.getLogger("ruvrun")
@@ -165,7 +165,7 @@ class Driver:
             self._work.cancel(id)
         self._ring.wake()
 
-    def call(self, tensors: Tensors) -> Future[dict[str, Array]]:
+    def call(self, tensors: Tensors) -> Future[dict[str, Value]]:
         """Run a graph once, later: several calls fill the pipeline. One that is cancelled in time is never sent.
 
         Raises:
@@ -180,7 +180,7 @@ class Driver:
         self._ring.wake()
         return call.result
 
-    def run(self, tensors: Tensors, timeout: float = 600.0) -> dict[str, Array]:
+    def run(self, tensors: Tensors, timeout: float = 600.0) -> dict[str, Value]:
         """As ``call``, and wait for the outputs.
 
         Raises:

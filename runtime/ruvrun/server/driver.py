@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from ruvrun.elements import Value
 from ruvrun.engine import Lost, Request, Token
-from ruvrun.executors import Array
 from ruvrun.openai import ApiError
 from ruvrun.pipeline.health import READY
 
@@ -21,7 +21,7 @@ class Driver(Protocol):
     def submit(self, request: Request, on_event: Callable[[Token | Lost], None]) -> None:
         """Take a request; ``on_event`` is called in the driver's thread. Raises RuvError where it cannot."""
 
-    def call(self, tensors: Mapping[str, Array]) -> Future[dict[str, Array]]:
+    def call(self, tensors: Mapping[str, Value]) -> Future[dict[str, Value]]:
         """Run a graph on these inputs; the future gets its outputs. Raises RuvError where it cannot."""
 
     def cancel(self, id: int) -> None:

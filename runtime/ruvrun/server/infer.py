@@ -25,11 +25,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ruvrun import __version__
+from ruvrun.elements import Value
 from ruvrun.errors import InputError, RuvError, UnreachableError
 from ruvrun.manifest import Manifest
 from ruvrun.openai import ApiError
 from ruvrun.openinference import LARGEST_BODY, describe_model, read_call, write_reply
-from ruvrun.openinference.datatypes import Array, version_of
+from ruvrun.openinference.datatypes import version_of
 from ruvrun.server.driver import Driver, is_ready, not_ready
 from ruvrun.server.ending import HungUp, counted, hung_up
 from ruvrun.server.meters import Meters
@@ -131,11 +132,11 @@ class Infer:
             call = await self._run(len(body), lambda: read_call(body, json_bytes, program.inputs, program.outputs))
         except InputError as error:
             raise ApiError(400, _said(error), code=error.ref) from None
-        arrays = await self._result(self._submit(call.tensors), receive)
-        size = sum(array.nbytes for array in arrays.values())
+        values = await self._result(self._submit(call.tensors), receive)
+        size = sum(map(_bytes_of, values.values()))
         model, version = program.name, version_of(self._manifest)
         try:
-            text, header = await self._run(size, lambda: write_reply(call, arrays, model=model, version=version))
+            text, header = await self._run(size, lambda: write_reply(call, values, model=model, version=version))
         except InputError as error:
             raise ApiError(422, _said(error), code=error.ref) from None
         if header is None:
@@ -148,13 +149,13 @@ class Infer:
             return act()
         return await asyncio.get_running_loop().run_in_executor(self._aside, act)
 
-    def _submit(self, tensors: Any) -> Future[dict[str, Array]]:
+    def _submit(self, tensors: Any) -> Future[dict[str, Value]]:
         try:
             return self._driver.call(tensors)
         except UnreachableError as error:
             raise not_ready(self._driver) or ApiError(503, f"{error.message}.", code="not_ready") from None
 
-    async def _result(self, future: Future[dict[str, Array]], receive: Receive) -> dict[str, Array]:
+    async def _result(self, future: Future[dict[str, Value]], receive: Receive) -> dict[str, Value]:
         """The outputs, unless the client goes first."""
         coming = asyncio.wrap_future(future)
         going = asyncio.create_task(hung_up(receive))
@@ -202,6 +203,12 @@ def _announced(headers: Headers) -> int:
     """Bytes of the body, at most."""
     text = headers.get("content-length", "")
     return min(int(text), MAX_TENSORS) if text.isascii() and text.isdigit() and len(text) < 19 else MAX_TENSORS
+
+
+def _bytes_of(value: Value) -> int:
+    if isinstance(value, list):
+        return sum(map(_bytes_of, value))
+    return 0 if value is None else int(value.nbytes)
 
 
 def _said(error: RuvError) -> str:
