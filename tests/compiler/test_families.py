@@ -1,0 +1,363 @@
+"""The families: what they compute, what they make of a configuration, and what they refuse."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ruvcompile.errors import InputError
+from ruvcompile.load import families
+from ruvcompile.load.families import FAMILIES, family_of
+from ruvcompile.load.form import Form
+from ruvcompile.load.stored import Checkpoint
+from ruvcompile.lower.weights import WeightStore
+from ruvcompile.passes.pieces import program_units
+from ruvcompile.program import Program
+from ruvcompile.whole import open_session, run
+from ruvrun.executors import Span
+from tests import hugging_face
+from tests.checkpoints import CONFIGS, random_tensors
+from tests.decoders import family_checkpoint, family_program, open_decoders, write_stages
+
+TOKENS = np.random.default_rng(5).integers(3, 300, 44)
+WINDOWS = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in CONFIGS if name not in ("phi3-partial", "qwen2", "llama-yarn")},
+    "llama-yarn": ("llama-yarn", {"rope_theta": 500.0}),
+    "phi3-partial": ("phi3", {"hidden_size": 128, "partial_rotary_factor": 0.5}),
+    "qwen2": ("qwen2", WINDOWS),
+    "qwen3-windows": ("qwen3", WINDOWS),
+}
+
+
+def describe(name: str, tensors: Mapping[str, Any] | None = None, **keys: object) -> Form:
+    """The form of a configuration with some keys changed; None takes a key away."""
+    checkpoint = family_checkpoint(name)
+    config = {key: value for key, value in {**checkpoint.config, **keys}.items() if value is not ...}
+    checkpoint = replace(checkpoint, config=config, tensors=tensors or checkpoint.tensors)
+    return family_of(checkpoint).describe(checkpoint)
+
+
+def weights(checkpoint: Checkpoint) -> dict[str, Any]:
+    family = family_of(checkpoint)
+    return family.weights(checkpoint, family.describe(checkpoint))
+
+
+def canonical(program: Program, ids: np.ndarray) -> np.ndarray:
+    decoder = program.decoder
+    assert decoder is not None
+    empty = np.zeros((1, decoder.kv_heads, 0, decoder.head_size), np.float32)
+    state = {f"past_{half}.{layer}": empty for half in ("key", "value") for layer in range(decoder.layers)}
+    tokens = {"input_ids": ids[None], "position_ids": np.arange(len(ids))[None]}
+    logits: np.ndarray = run(open_session(program.model, threads=1), tokens | state)["logits"][0]
+    return logits
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_the_model(case: str, tmp_path: Path) -> None:
+    """A prompt longer than any window: the canonical graph as it is, and two stages in chunks and single tokens."""
+    name, keys = CASES[case]
+    config = {**CONFIGS[name], **keys}
+    wanted = hugging_face.logits(
+        config, {n: t.read() for n, t in family_checkpoint(name, **keys).tensors.items()}, TOKENS
+    )
+    program = family_program(name, **keys)
+    close = {"rtol": 0, "atol": 2e-4 * np.abs(wanted).max()}
+    np.testing.assert_allclose(canonical(program, TOKENS), wanted, **close)
+    cut = len(program_units(program)) // 2
+    stages = write_stages(program, (cut,), tmp_path, WeightStore(tmp_path / "store"))
+    executors, found, at = open_decoders(stages, context=len(TOKENS), slots=2), [], 0
+    for size in (7, 23, *[1] * 8, 6):
+        tensors = {"input_ids": TOKENS[at : at + size]}
+        for executor in executors:
+            tensors = executor.step([Span(1, at, size, size)], tensors)
+        found.append(tensors["logits"].copy())
+        at += size
+    np.testing.assert_allclose(np.concatenate(found), wanted, **close)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("quant", ["int4", "int8"])
+def test_quantised_stages_compute_what_the_quantised_program_says(case: str, quant: str, tmp_path: Path) -> None:
+    name, keys = CASES[case]
+    program = family_program(name, quant, accuracy=1, **keys)
+    (stage,) = write_stages(program, (), tmp_path, WeightStore(tmp_path / "store"))
+    (executor,) = open_decoders([stage], context=len(TOKENS), slots=1)
+    found = executor.step([Span(0, 0, len(TOKENS), len(TOKENS))], {"input_ids": TOKENS})["logits"]
+    wanted = canonical(program, TOKENS)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=4e-4 * np.abs(wanted).max())
+    kinds = [node.op_type for node in onnx.load(stage[0] / stage[1].model, load_external_data=False).graph.node]
+    layers = program.decoder.layers if program.decoder else 0
+    assert kinds.count("MatMulNBits") == 4 * layers + 1, "stacked q/k/v, o, stacked gate/up, down; the head"
+    assert kinds.count("GroupQueryAttention") == layers
+    assert not {"Attention", "RotaryEmbedding", "Sigmoid"} & set(kinds)
+    assert kinds.count("Add") == 1, "the last of the residual; biases are inside products"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_graph_is_standard_onnx(name: str) -> None:
+    model = family_program(name).model
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    windows = any("left_window_size" in node.attributes for node in model.graph)
+    assert {entry.domain: entry.version for entry in proto.opset_import} == {"": 25 if windows else 23}
+    for node in model.graph:
+        assert node.outputs[0].name == ("logits" if node is model.graph.outputs[0].producer() else str(node.name)[1:])
+        assert all(value is None or (value.shape is not None and value.dtype is not None) for value in node.outputs)
+
+
+def test_every_family_is_registered_under_all_its_names() -> None:
+    folder = Path(families.__file__).parent
+    named = {path.stem for path in folder.glob("*.py")} - {"__init__", "config", "plain", "rotary"}
+    modules = [importlib.import_module(f"{families.__name__}.{name}") for name in named]
+    assert {kind: module.__name__ for module in modules for kind in module.MODEL_TYPES} == FAMILIES
+
+
+def test_an_unknown_architecture_is_told_those_that_are_known() -> None:
+    with pytest.raises(InputError) as error:
+        family_of(Checkpoint("model", "mamba", {}, {}))
+    assert error.value.ref == "model-unsupported"
+    assert all(kind in " ".join(error.value.context) for kind in FAMILIES)
+    assert "huggingface" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [("mixtral", {"num_local_experts": 8}), ("qwen3_moe", {}), ("llama", {"num_local_experts": 4}), ("gpt_oss", {})],
+)
+def test_mixtures_of_experts_are_refused_by_name(kind: str, config: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="mixture of") as error:
+        family_of(Checkpoint("model", kind, config, {}))
+    assert kind in error.value.message
+
+
+def test_weights_of_a_foreign_quantisation_are_refused() -> None:
+    with pytest.raises(InputError, match="quantised"):
+        describe("llama", quantization_config={"quant_method": "gptq"})
+
+
+@pytest.mark.parametrize(
+    ("name", "flat", "nested"),
+    [
+        ("llama", {"rope_theta": 500.0}, {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}),
+        (
+            "llama-llama3",
+            {},
+            {"rope_parameters": {**CONFIGS["llama-llama3"]["rope_scaling"], "rope_theta": 500000.0}},
+        ),
+        ("llama-linear", {}, {"rope_parameters": {"type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
+        (
+            "gemma3",
+            {},
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                },
+                "rope_local_base_freq": ...,
+            },
+        ),
+    ],
+)
+def test_old_and_new_writing_of_the_rotary_embedding_mean_the_same(
+    name: str, flat: dict[str, Any], nested: dict[str, Any]
+) -> None:
+    assert describe(name, **flat) == describe(name, rope_theta=..., rope_scaling=..., **nested)
+
+
+@pytest.mark.parametrize("spelling", ["type", "rope_type"])
+def test_what_longrope_was_called_at_first_is_still_longrope(spelling: str) -> None:
+    factors = {key: value for key, value in CONFIGS["phi3-long"]["rope_scaling"].items() if key != "rope_type"}
+    assert describe("phi3-long", rope_scaling={**factors, spelling: "su"}) == describe("phi3-long")
+
+
+def test_a_long_context_of_short_factors_ends_where_they_do() -> None:
+    assert CONFIGS["phi3-long"]["max_position_embeddings"] == 1024
+    assert describe("phi3-long").context == 256
+
+
+def test_yarn_reaches_as_far_as_it_was_stretched() -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    assert describe("llama", rope_scaling=scaling).context == 1024
+    assert describe("llama", rope_scaling=scaling, max_position_embeddings=2048).context == 2048
+
+
+@pytest.mark.parametrize(
+    ("share", "whole", "gain"),
+    [(None, None, 0.1 * np.log(4) + 1), (1.0, 1.0, 1.0), (2.0, 1.0, (0.2 * np.log(4) + 1) / (0.1 * np.log(4) + 1))],
+)
+def test_the_gain_of_yarn_follows_its_two_shares(share: float | None, whole: float | None, gain: float) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": share}
+    form = describe("llama", rope_scaling={**scaling, "mscale_all_dim": whole})
+    assert form.rotaries["rotary"].gain == pytest.approx(gain)
+    fixed = describe("llama", rope_scaling={**scaling, "attention_factor": 1.25})
+    assert fixed.rotaries["rotary"].gain == 1.25
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "mrope"])
+def test_a_rotary_embedding_of_another_kind_is_refused_by_name(kind: str) -> None:
+    with pytest.raises(InputError, match=kind):
+        describe("llama", rope_scaling={"rope_type": kind, "factor": 2.0})
+
+
+def test_several_rotary_tables_where_the_family_has_one_are_refused() -> None:
+    with pytest.raises(InputError, match="full_attention"):
+        describe("llama", rope_parameters={"full_attention": {"rope_theta": 1e6}})
+
+
+def test_keys_that_are_not_there_mean_what_the_family_means() -> None:
+    """The configurations of the larger Gemma 3 say hardly more than this."""
+    said = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    said |= {"sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
+    tensors = {f"{n}": family_checkpoint("gemma3").tensors["model.norm.weight"] for n in range(600)}
+    tensors["model.embed_tokens.weight"] = tensors["0"]
+    form = family_of(Checkpoint("m", "gemma3_text", said, tensors)).describe(
+        Checkpoint("m", "gemma3_text", said, tensors)
+    )
+    assert (form.heads, form.kv_heads, form.head_size, form.vocab, form.context) == (8, 4, 256, 262208, 131072)
+    assert [layer.window for layer in form.layers] == ([1024] * 5 + [0]) * 5 + [1024] * 4
+    assert [layer.rotary for layer in form.layers[4:6]] == ["rotary_local", "rotary"]
+    assert form.rotaries["rotary"].frequencies[1] == pytest.approx(1e6 ** (-2 / 256) / 8)
+    assert form.rotaries["rotary_local"].frequencies[1] == pytest.approx(1e4 ** (-2 / 256))
+    assert (form.tied, form.activation, form.scale, form.embedding_scale) == (True, "gelu_tanh", 1 / 16, 2560**0.5)
+    assert (form.attention_cap, form.logit_cap, form.qk_norm, form.post_norms) == (0, 0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "windows"),
+    [
+        ("mistral", {"sliding_window": None}, [0, 0, 0]),
+        ("mistral", {"sliding_window": ..., "max_position_embeddings": 8192}, [4096] * 3),
+        ("mistral", {"sliding_window": 256}, [0, 0, 0]),
+        ("mistral", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, [0, 16, 0]),
+        ("qwen2", {**WINDOWS, "use_sliding_window": False}, [0, 0, 0]),
+        ("qwen2", {**WINDOWS, "max_window_layers": 0}, [16, 16, 16]),
+        ("qwen3", WINDOWS, [0, 16, 16]),
+        ("gemma2", {}, [16, 0, 16]),
+        ("gemma3", {"num_hidden_layers": 7}, [16] * 5 + [0, 16]),
+        ("smollm3", {"use_sliding_window": True, "sliding_window": 8}, [0, 0, 0, 8, 0]),
+        ("phi3", {}, [16] * 3),
+        ("llama", {"sliding_window": 16}, [0, 0, 0]),
+    ],
+)
+def test_windows_are_where_the_family_has_them(name: str, keys: dict[str, Any], windows: list[int]) -> None:
+    assert [layer.window for layer in describe(name, **keys).layers] == windows
+
+
+def test_layers_that_rotate_nothing_are_counted_or_listed() -> None:
+    assert [layer.rotary is None for layer in describe("smollm3").layers] == [False, False, False, True, False]
+    listed = describe("smollm3", no_rope_layers=[0, 1, 1, 0, 1]).layers
+    assert [layer.rotary is None for layer in listed] == [True, False, False, True, False]
+
+
+def test_a_head_of_its_own_is_used_whatever_the_configuration_says() -> None:
+    tensors = family_checkpoint("llama").tensors
+    own = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"]}
+    assert describe("llama").tied
+    assert not describe("llama", own).tied
+    assert describe("gemma2", tie_word_embeddings=...).tied
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "says"),
+    [
+        ("llama", {"num_hidden_layers": ...}, "num_hidden_layers is missing"),
+        ("llama", {"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ("llama", {"num_hidden_layers": 3.0}, "3.0"),
+        ("llama", {"num_hidden_layers": 10**9}, "layers"),
+        ("llama", {"num_attention_heads": True}, "True"),
+        ("llama", {"num_attention_heads": 3}, "multiple"),
+        ("llama", {"num_key_value_heads": 3}, "3 key/value heads"),
+        ("llama", {"head_dim": 15}, "15"),
+        ("llama", {"rms_norm_eps": "small"}, "'small'"),
+        ("llama", {"rms_norm_eps": float("nan")}, "nan"),
+        ("llama", {"hidden_act": "relu2"}, "relu2"),
+        ("llama", {"tie_word_embeddings": "yes"}, "'yes'"),
+        ("llama", {"rope_scaling": [1]}, "rope_scaling"),
+        ("llama", {"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is missing"),
+        ("phi3-long", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "short_factor"),
+        ("phi3", {"partial_rotary_factor": 0.7}, "11 of the 16"),
+        ("mistral", {"layer_types": ["full_attention"]}, "layer_types"),
+        ("mistral", {"layer_types": ["chunked_attention"] * 3}, "chunked_attention"),
+        ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),
+        ("gemma3", {"use_bidirectional_attention": True}, "encoder"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused(name: str, keys: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=re.escape(says)) as error:
+        describe(name, **keys)
+    assert error.value.exit_code == 3
+    assert error.value.hint
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "gemma3"])
+def test_a_tensor_that_is_missing_is_named(name: str) -> None:
+    checkpoint = family_checkpoint(name)
+    for absent in checkpoint.tensors:
+        if absent.startswith("model.layers.1.") or absent == "model.norm.weight":
+            tensors = {key: value for key, value in checkpoint.tensors.items() if key != absent}
+            with pytest.raises(InputError, match=re.escape(absent)) as error:
+                weights(replace(checkpoint, tensors=tensors))
+            assert error.value.ref == "tensor-missing"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "model.layers.1.self_attn.q_proj.bias",
+        "model.layers.0.self_attn.q_norm.weight",
+        "model.layers.3.mlp.up_proj.weight",
+    ],
+)
+def test_a_tensor_that_nothing_accounts_for_is_refused(extra: str) -> None:
+    """A bias that the configuration does not speak of, norms of another family, a layer too many."""
+    checkpoint = family_checkpoint("llama")
+    tensors = {**checkpoint.tensors, extra: checkpoint.tensors["model.norm.weight"]}
+    with pytest.raises(InputError) as error:
+        weights(replace(checkpoint, tensors=tensors))
+    assert extra in " ".join(error.value.context)
+
+
+def test_tables_of_old_converters_are_no_weights() -> None:
+    checkpoint = family_checkpoint("llama")
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": checkpoint.tensors["model.norm.weight"]}
+    assert weights(checkpoint).keys() == weights(replace(checkpoint, tensors={**checkpoint.tensors, **extra})).keys()
+
+
+def test_a_fused_tensor_of_another_size_is_refused() -> None:
+    checkpoint = family_checkpoint("phi3")
+    name = "model.layers.1.self_attn.qkv_proj.weight"
+    tensors = {**checkpoint.tensors, name: checkpoint.tensors["model.layers.1.mlp.gate_up_proj.weight"]}
+    with pytest.raises(InputError, match=re.escape("gate_up_proj")) as error:
+        weights(replace(checkpoint, tensors=tensors))
+    assert error.value.ref == "tensor-shape-wrong"
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_the_parts_of_a_fused_tensor_are_its_rows(by_rows: bool) -> None:
+    checkpoint = family_checkpoint("phi3")
+    if not by_rows:
+        tensors = {name: replace(stored, rows=None) for name, stored in checkpoint.tensors.items()}
+        checkpoint = replace(checkpoint, tensors=tensors)
+    fused = random_tensors(CONFIGS["phi3"])["model.layers.1.self_attn.qkv_proj.weight"]
+    found = weights(checkpoint)
+    start = 0
+    for part, count in (("q", 64), ("k", 32), ("v", 32)):
+        weight = found[f"layers.1.attn.{part}_proj.weight"]
+        np.testing.assert_array_equal(weight.read(), fused[start : start + count].T)
+        assert weight.shape == (64, count)
+        if by_rows:
+            np.testing.assert_array_equal(weight.rows(3, 9), fused[start + 3 : start + 9])
+        else:
+            assert weight.rows is None
+        start += count
