@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from ruvcompile.errors import RuvError
 from ruvcompile.passes.canonicalise import canonicalise
+from ruvcompile.passes.unsigned import unsigned
 from ruvcompile.program import Program
 
-PASSES: tuple[Callable[[Program], Program], ...] = (canonicalise,)
+PASSES: tuple[Callable[[Program], Program], ...] = (canonicalise, unsigned)
 
 
 def run(program: Program) -> Program:

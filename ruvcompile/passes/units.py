@@ -7,12 +7,14 @@ one topological order, and notes for every value that must not cross a cut why:
 2. a value whose type is not known cannot be described to the stage that receives it;
 3. a quantised operator is not separated from its QuantizeLinear and DequantizeLinear: a back end forms its
    integer kernel only where it sees the whole pattern, and on x86 only where no signed 8-bit tensor comes in
-   from outside. Inside such a pattern an unsigned 8-bit tensor may cross, and nothing else.
+   from outside. Inside such a pattern an unsigned 8-bit tensor may cross, and nothing else;
+4. nor is a DynamicQuantizeLinear from the sum of products (MatMulInteger, ConvInteger) that it feeds, and that
+   sum from its Cast and its scale: they become one kernel too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -30,6 +32,8 @@ CARRIED = frozenset(
     )
 )
 """The element types that a link can carry."""
+
+_SUMS = frozenset({"MatMulInteger", "ConvInteger"})
 
 
 @dataclass(frozen=True)
@@ -112,16 +116,21 @@ def _quantisation(value: ir.Value, kind: Type) -> str:
     if makes == "DequantizeLinear":
         return "would be separated from its DequantizeLinear"
     readers = {node.op_type for node in value.consumers()}
-    if producer is not None and "QuantizeLinear" in readers and _after_dequantise(producer):
+    if producer is not None and "QuantizeLinear" in readers and _made_by(producer, {"DequantizeLinear"}):
         return "would be separated from its QuantizeLinear"
     if makes == "QuantizeLinear" and kind.dtype == ir.DataType.INT8 and "DequantizeLinear" in readers:
         return "is a signed 8-bit tensor, which would lose the quantised kernel behind it"
+    if makes == "DynamicQuantizeLinear" and readers & _SUMS:
+        return "would be separated from its DynamicQuantizeLinear"
+    if producer is not None and (makes in _SUMS or (makes == "Cast" and _made_by(producer, _SUMS))):
+        return "is a sum of quantised products, which would be separated from its scale"
     return ""
 
 
-def _after_dequantise(node: ir.Node) -> bool:
+def _made_by(node: ir.Node, operators: Collection[str]) -> bool:
+    """Whether an input of ``node`` is made by one of ``operators``."""
     makers = [value.producer() for value in node.inputs if value is not None]
-    return any(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+    return any(maker is not None and maker.op_type in operators for maker in makers)
 
 
 def _ordered(graph: ir.Graph) -> list[ir.Node]:

@@ -170,29 +170,22 @@ def test_a_run_tells_the_type_that_inference_cannot() -> None:
         assert_equal(run_cut(program.model, found, [1], {"x": rows}, types), run_original(model, {"x": rows}))
 
 
-def test_quantised_operators_stay_with_their_quantisation() -> None:
-    """x -> Q -> DQ -> MatMul(DQ(W)) -> Q -> DQ -> y"""
-
-    def of(kind: str) -> list[str]:
-        dtype = np.int8 if kind == "int8" else np.uint8
-        model = make_model(
-            [
-                helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"], name="q"),
-                helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"], name="dq"),
-                helper.make_node("DequantizeLinear", ["w", "s", "wz"], ["wd"], name="dq weight"),
-                helper.make_node("MatMul", ["xd", "wd"], ["m"], name="matmul"),
-                helper.make_node("QuantizeLinear", ["m", "s", "z"], ["mq"], name="q out"),
-                helper.make_node("DequantizeLinear", ["mq", "s", "z"], ["y"], name="dq out"),
-            ],
-            [tensor("x", [2, 3])],
-            [tensor("y", [2, 3])],
-            [weight("s", 0.1), weight("z", 0, dtype), weight("wz", 0, np.int8), weight("w", np.eye(3), np.int8)],
-        )
-        found = units(program_of(model).model)
-        return [cut.made[0] for cut in boundaries(found) if cut.legal]
-
-    assert of("int8") == []
-    assert of("uint8") == ["xq", "mq"]
+def test_a_signed_result_in_the_middle_of_a_quantised_graph_is_no_place_to_cut() -> None:
+    """It stays as it is, since the user gets it; and the kernel behind it wants to see where it comes from."""
+    model = make_model(
+        [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+            helper.make_node("DequantizeLinear", ["w", "s", "z"], ["wd"]),
+            helper.make_node("MatMul", ["d", "wd"], ["y"]),
+        ],
+        [tensor("x", [2, 3])],
+        [tensor("y", [2, 3]), tensor("q", [2, 3], TensorProto.INT8)],
+        [weight("s", 0.1), weight("z", 0, np.int8), weight("w", np.eye(3), np.int8)],
+    )
+    first, *others = boundaries(units(program_of(model).model))
+    assert first.reason == "q is a signed 8-bit tensor, which would lose the quantised kernel behind it"
+    assert not any(cut.legal for cut in others)
 
 
 def test_a_circle_of_groups_becomes_one() -> None:
