@@ -13,7 +13,7 @@ from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import BITS, Program
 from ruvcompile.whole import open_session, run
 from ruvrun.executors import Span
-from tests.decoders import open_decoders, tiny_program, write_stages
+from tests.decoders import family_program, open_decoders, tiny_program, write_stages
 
 LAYERS = 3
 UNITS = 2 * LAYERS + 2
@@ -25,14 +25,27 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("lower")
 
 
+FORMS: dict[str, dict[str, object]] = {
+    "gemma3": {"num_hidden_layers": LAYERS, "sliding_window_pattern": 2},
+    "qwen2": {},
+    "smollm3": {"num_hidden_layers": LAYERS, "no_rope_layer_interval": 2},
+}
+
+
 @pytest.fixture(scope="module")
-def program(folder) -> Program:
+def plain(folder) -> Program:
     return tiny_program(folder, layers=LAYERS)
 
 
+@pytest.fixture(scope="module", params=["plain", *FORMS])
+def program(request, plain) -> Program:
+    return plain if request.param == "plain" else family_program(request.param, "int4", **FORMS[request.param])
+
+
 @pytest.fixture(scope="module")
-def store(folder) -> WeightStore:
-    return WeightStore(folder / "store")
+def store(program, tmp_path_factory) -> WeightStore:
+    """Groups are known by their names: a store serves one program."""
+    return WeightStore(tmp_path_factory.mktemp("store"))
 
 
 def canonical_logits(program: Program, ids: np.ndarray, first: int) -> np.ndarray:
@@ -92,8 +105,8 @@ def test_eight_bit_activations_stay_near(tmp_path) -> None:
     assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.98
 
 
-def test_operators_are_those_the_kernels_are_fast_at(program, store, tmp_path) -> None:
-    (stage,) = write_stages(program, (), tmp_path, store)
+def test_operators_are_those_the_kernels_are_fast_at(plain, tmp_path) -> None:
+    (stage,) = write_stages(plain, (), tmp_path, WeightStore(tmp_path / "store"))
     kinds = [node.op_type for node in graph_of(stage).node]
     assert kinds.count("GroupQueryAttention") == LAYERS
     assert kinds.count("SkipSimplifiedLayerNormalization") == 2 * LAYERS - 1
