@@ -44,6 +44,7 @@ SEQLENS = "seqlens_k"
 TOTAL = "total_sequence_length"
 ROWS = "logit_rows"
 LOGITS = "logits"
+POSITIONS = "position_ids"
 _WINDOWS_KEPT = 256
 # Its own words for some of them.
 _WORDS = {"float8_e8m0fnu": "float8e8m0", "float4_e2m1fn": "float4e2m1"}
@@ -60,6 +61,7 @@ class _Call:
     seqlens: Array
     total: Array
     rows: Array
+    positions: Array
 
 
 class OnnxDecoder:
@@ -75,6 +77,8 @@ class OnnxDecoder:
         # Zeroed pages are given out by the kernel when first written, in steps of 2 MiB where it gives huge pages.
         names = [value.name for value in session.get_inputs()]
         past = [name for name in names if name.startswith(("past_key.", "past_value."))]
+        # Most stages have no use for positions: attention knows them by lengths.
+        self._positioned = POSITIONS in names
         self._kv = {name: np.zeros(shape, spec.kv.dtype) for name in past}
         self._inputs = {tensor.name: tensor for tensor in spec.inputs}
         self._outputs = {tensor.name: tensor for tensor in spec.outputs}
@@ -104,7 +108,7 @@ class OnnxDecoder:
             call = self._windows[key] = self._make_call(group[0].slot, len(group), 1, len(group))
         furthest, wanted = 0, []
         for row, span in enumerate(group):
-            call.seqlens[row] = span.position
+            call.seqlens[row] = call.positions[row] = span.position
             furthest = max(furthest, span.position)
             if span.rows:
                 wanted.append(row)
@@ -117,6 +121,7 @@ class OnnxDecoder:
         call.seqlens[0] = span.position + span.count - 1
         call.total[0] = span.position + span.count
         call.rows[:] = np.arange(span.count - span.rows, span.count)
+        call.positions[:] = np.arange(span.position, span.position + span.count)
         self._run(call, tensors)
         return self._results(call, None)
 
@@ -149,8 +154,11 @@ class OnnxDecoder:
             np.zeros(batch, np.int32),
             np.zeros(1, np.int32),
             np.arange(rows, dtype=np.int64),
+            np.zeros((batch, count), np.int64),
         )
         bound = {**inputs, SEQLENS: call.seqlens, TOTAL: call.total}
+        if self._positioned:
+            bound[POSITIONS] = call.positions
         if LOGITS in self._outputs:
             outputs[LOGITS] = np.zeros((rows, self._spec.vocab), np.float32)
             bound[ROWS] = call.rows

@@ -17,8 +17,9 @@ import onnx_ir as ir
 
 from ruvcompile.errors import InputError
 from ruvcompile.load.decoder_onnx.blocks import name_blocks
+from ruvcompile.load.decoder_onnx.canonical import Unclear, canonical
 from ruvcompile.load.decoder_onnx.facts import Facts, read_facts
-from ruvcompile.load.decoder_onnx.shapes import add_sources, settle_shapes
+from ruvcompile.load.decoder_onnx.shapes import add_sources, heads_of, settle_shapes, size_of
 from ruvcompile.load.head import TOKENIZER, HeadFiles, head_files
 from ruvcompile.load.json_file import read_bytes, read_json_object
 from ruvcompile.passes.canonicalise import canonicalise
@@ -44,30 +45,34 @@ def as_decoder(program: Program, path: Path) -> Program:
     ports = _settle_ports(model, facts, program.source.path)
     facts = _complete(facts, ports, program.source.path)
     head = _head_files(facts)
-    return _as_exported(replace(program, head_files=head.files), ports, facts, head.eos or facts.eos)
-
-
-def _as_exported(program: Program, ports: Ports, facts: Facts, eos: tuple[int, ...]) -> Program:
-    model = program.model
     add_sources(model)
     ports = replace(ports, filled=tuple(value for value in model.graph.inputs if value.name in FILLED))
-    settle_shapes(model, ports, vocab=facts.vocab, context=facts.context)
-    width = name_blocks(model, ports, vocab=facts.vocab, context=facts.context)
-    past = ports.pairs[0].past
-    assert past.shape is not None
+    return _drawn(replace(program, head_files=head.files), facts, ports, head.eos or facts.eos)
+
+
+def _drawn(program: Program, facts: Facts, ports: Ports, eos: tuple[int, ...]) -> Program:
+    """The program in canonical form where that is clear, else as it was exported."""
+    stateful = False
+    try:
+        model, width = canonical(program.model, vocab=facts.vocab, context=facts.context)
+    except Unclear:
+        model, stateful = program.model, True
+        settle_shapes(model, ports, vocab=facts.vocab, context=facts.context)
+        width = name_blocks(model, ports, vocab=facts.vocab, context=facts.context)
+    kv_heads = heads_of(ports.pairs[0].past)
     decoder = Decoder(
         architecture=facts.architecture,
         layers=ports.layers,
         hidden=width,
-        heads=facts.heads or int(past.shape[1]),  # type: ignore[arg-type]  # settled
-        kv_heads=int(past.shape[1]),  # type: ignore[arg-type]  # settled
-        head_size=int(past.shape[3]),  # type: ignore[arg-type]  # settled
+        heads=facts.heads or kv_heads,
+        kv_heads=kv_heads,
+        head_size=size_of(ports.pairs[0].past),
         vocab=facts.vocab,
         context=facts.context,
         eos=eos,
-        stateful=True,
+        stateful=stateful,
     )
-    return replace(program, decoder=decoder)
+    return replace(program, model=model, decoder=decoder)
 
 
 def _settle_ports(model: ir.Model, facts: Facts, named_as: str) -> Ports:

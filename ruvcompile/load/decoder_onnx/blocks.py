@@ -22,14 +22,15 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
+from ruvcompile.load.decoder_onnx.look import drop_unread, local_values
 from ruvcompile.load.decoder_onnx.shapes import Sizes, inputs_for, probes
 from ruvcompile.passes.scope import is_weight, reads
-from ruvcompile.passes.state import FILLED, IDS, Ports
+from ruvcompile.passes.state import Ports
 from ruvcompile.whole import open_session, run
 
 # Borders over which more values cross than this are not looked at.
 MOST_CROSSING = 3
-# Constants up to this many elements are no weights worth a block of their own.
+# Matrices up to this many elements are no weights worth a block of their own; nor are a norm's.
 _SMALL = 256
 
 
@@ -44,7 +45,8 @@ class Border:
 def name_blocks(model: ir.Model, ports: Ports, *, vocab: int, context: int) -> int:
     """Name the nodes of ``model`` by blocks, in place, and copy what is local; returns the width of what is sent."""
     graph = model.graph
-    local = _local(graph)
+    known = local_values(graph)
+    local = {node for node in graph if all(value in known for value in node.outputs)}
     nodes = [node for node in graph if node not in local]
     borders = _candidates(nodes, local, ports)
     widths = _widths(model, borders, ports, vocab=vocab, context=context)
@@ -58,19 +60,8 @@ def name_blocks(model: ir.Model, ports: Ports, *, vocab: int, context: int) -> i
         for node in block:
             node.name = f"/{name}/{str(node.name).strip('/')}"
     graph.sort()
-    _drop_unread(graph)
+    drop_unread(graph)
     return min((sum(widths[name][-1] for name in border.crossing) for border in kept), default=0)
-
-
-def _local(graph: ir.Graph) -> set[ir.Node]:
-    """Rule 1."""
-    known = {value for value in graph.inputs if value.name in FILLED}
-    local: set[ir.Node] = set()
-    for node in graph:
-        if all(value in known or is_weight(value) for value in reads(node)):
-            local.add(node)
-            known.update(node.outputs)
-    return local
 
 
 def _candidates(nodes: Sequence[ir.Node], local: set[ir.Node], ports: Ports) -> list[Border]:
@@ -172,7 +163,8 @@ def _sent(border: Border, widths: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def _heavy(node: ir.Node) -> bool:
-    return any(is_weight(v) and v.const_value is not None and v.const_value.size > _SMALL for v in reads(node))
+    weights = (value.const_value for value in reads(node) if is_weight(value))
+    return any(each is not None and len(each.shape) > 1 and each.size > _SMALL for each in weights)
 
 
 def _names(blocks: Sequence[Sequence[ir.Node]], ports: Ports) -> list[str]:
@@ -247,13 +239,4 @@ def _needed(block: Sequence[ir.Node], local: set[ir.Node]) -> list[ir.Value]:
     return list(found.values())
 
 
-def _drop_unread(graph: ir.Graph) -> None:
-    """Remove nodes and weights that nobody reads any more."""
-    for node in reversed(list(graph)):
-        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
-            graph.remove(node, safe=True)
-    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
-        del graph.initializers[name]
-
-
-__all__ = ["IDS", "name_blocks"]
+__all__ = ["name_blocks"]

@@ -108,6 +108,52 @@ def settle_shapes(model: ir.Model, ports: Ports, *, vocab: int, context: int) ->
             _replace(model.graph, node, answer, made)
 
 
+@dataclass(frozen=True)
+class Around:
+    """What is known of values around ``Reshape`` and ``Cast`` nodes: shapes that are simple, and which are float32."""
+
+    dims: Mapping[str, tuple[str | int, ...]]
+    floats: frozenset[str]
+
+
+def around(model: ir.Model, ports: Ports, *, vocab: int, context: int) -> Around:
+    """Look at what ``Reshape`` nodes read and make, and what ``Cast`` nodes read."""
+    nodes = [node for node in model.graph if node.op_type in ("Reshape", "Cast")]
+    names = dict.fromkeys(str(value.name) for node in nodes for value in (node.inputs[0], node.outputs[0]) if value)
+    fed = {str(value.name) for value in (*model.graph.inputs, *model.graph.initializers.values())}
+    wanted = [name for name in names if name not in fed]
+    if not wanted:
+        return Around({}, frozenset())
+    copy = model.clone()
+    values = {str(value.name): value for node in copy.graph for value in node.outputs}
+    copy.graph.outputs[:] = [values[name] for name in wanted]
+    session = open_session(copy, optimise=False)
+    sizes = probes(model, context)
+    seen = [run(session, inputs_for(ports, size, vocab=vocab)) for size in sizes]
+    answers = {name: _answer([np.array(arrays[name].shape, np.int64) for arrays in seen], sizes) for name in wanted}
+    return Around(
+        {name: answer for name, answer in answers.items() if answer is not None},
+        frozenset(name for name in wanted if seen[0][name].dtype == np.float32),
+    )
+
+
+def describe(model: ir.Model, ports: Ports, *, vocab: int, context: int) -> None:
+    """Give every value of ``model`` its type and, where it is simple, its shape, as runs show them; in place."""
+    graph = model.graph
+    values = {str(value.name): value for node in graph for value in node.outputs if value.name}
+    copy = model.clone()
+    copy.graph.outputs[:] = [value for node in copy.graph for value in node.outputs if value.name]
+    session = open_session(copy, optimise=False)
+    sizes = probes(model, context)
+    seen = [run(session, inputs_for(ports, size, vocab=vocab)) for size in sizes]
+    for name, value in values.items():
+        arrays = [each[name] for each in seen]
+        answer = _answer([np.array(array.shape, np.int64) for array in arrays], sizes)
+        value.type = ir.TensorType(ir.DataType.from_numpy(arrays[0].dtype))
+        if answer is not None:
+            value.shape = ir.Shape(answer)
+
+
 def _watch(model: ir.Model, nodes: list[ir.Node], inputs: Mapping[str, Array]) -> dict[str, Array]:
     copy = model.clone()
     names = [str(node.outputs[0].name) for node in nodes]
