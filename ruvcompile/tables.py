@@ -83,6 +83,8 @@ def verify_text(result: Mapping[str, Any]) -> str:
     apart = f"; largest difference {largest:.3g}" if largest is not None else ""
     lines = [f"staged against uncut: {same} ({counted}{apart})"]
     source = result.get("vs_source")
+    if random := result.get("random"):
+        lines.append(f"left to chance, so only their types were compared: {', '.join(random)}")
     if source:
         lines.append(
             f"against the file it came from: KL {source['kl']:.4f}, same first choice {100 * source['top1']:.1f} % "
