@@ -3,14 +3,17 @@
 1. load       any supported file -> a program in canonical form, float weights, lazy
 2. passes     canonicalise the graph; quantise a decoder's weights, once, for all nodes
 3. samples    inputs for a graph with open shapes, and the types of its inner tensors
-4. measure    a cost row for every unit on every kind of node; what the given tables hold is not run again
-5. plan       the cuts, from those rows
-6. lower      each stage for its back end, weights by content
-7. golden     each stage's self-check
-8. loss       the quantised program against the file
-9. emit       bundles, manifest, addresses, costs, report; all at once, by rename
+4. disk       is there room for what will be written
+5. measure    a cost row for every unit on every kind of node; what the given tables hold is not run again
+6. plan       the cuts, from those rows
+7. lower      each stage for its back end, weights by content
+8. golden     each stage's self-check
+9. loss       the quantised program against the file
+10. emit      bundles, manifest, addresses, costs, report; all at once, by rename
 
-``plan`` ends after step 5 and writes nothing. ``verify`` compares a build with the uncut model and with its source.
+A model may be larger than the memory: no step has more of it there than a few layers.
+
+``plan`` ends after step 6 and writes nothing. ``verify`` compares a build with the uncut model and with its source.
 """
 
 from __future__ import annotations
@@ -25,19 +28,20 @@ from pathlib import Path
 from typing import Any
 
 from ruvcompile import report as reporting
-from ruvcompile.emit import Contents, write_build
+from ruvcompile.emit import Contents, check_disk, write_build
 from ruvcompile.golden import add_golden
 from ruvcompile.load import load
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.fleet import measure_fleet
 from ruvcompile.options import Options
+from ruvcompile.parts import Parts, Stage
 from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.passes.units import Unit
-from ruvcompile.plan import Facts, Plan, make_plan, members, space_for
+from ruvcompile.plan import Facts, Member, Plan, make_plan, members, space_for
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvcompile.samples import sample
@@ -45,7 +49,7 @@ from ruvcompile.targets import fleet_targets
 from ruvcompile.verify import compare, source_loss
 from ruvcompile.whole import observe
 from ruvcompile.workspace import workspace
-from ruvrun.bundle import BUNDLES, StageSpec
+from ruvrun.bundle import BUNDLES
 from ruvrun.costs import CostTable, load_costs, merge
 from ruvrun.executors import Array
 from ruvrun.manifest import MANIFEST
@@ -70,10 +74,13 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
     with workspace(options.output) as work:
         store = WeightStore(work / "store")
         front = _front(options, progress)
+        chosen = members(options, fleet_targets(options), front.units, _cores())
+        check_disk(work, front.program, front.units, len(chosen))
         with tempfile.TemporaryDirectory(dir=work) as scratch:
-            plan, costs = _plan(front, options, store, Path(scratch), progress)
-        stages = _stages(front, plan, work, store, progress)
-        loss = _loss(front, stages, progress)
+            plan, costs = _plan(front, chosen, options, store, Path(scratch), progress)
+        parts = _lower(front, plan, work, store, progress)
+        stages = _golden(front, plan, parts, progress)
+        loss = _loss(front, parts, progress)
         store.remove()
         quant = options.quant if front.program.decoder is not None else "none"
         contents = Contents(front.program, plan, stages, costs, quant, loss, front.choices)
@@ -93,7 +100,9 @@ def plan(options: Options, progress: Progress) -> dict[str, Any]:
     """What ``build`` would do; writes nothing that stays."""
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory:
         store = WeightStore(Path(directory) / "store")
-        made, _ = _plan(_front(options, progress), options, store, Path(directory) / "scratch", progress)
+        front = _front(options, progress)
+        chosen = members(options, fleet_targets(options), front.units, _cores())
+        made, _ = _plan(front, chosen, options, store, Path(directory) / "scratch", progress)
     return {"id": None, **made.figures}
 
 
@@ -126,10 +135,9 @@ def _front(options: Options, progress: Progress) -> _Front:
 
 
 def _plan(
-    front: _Front, options: Options, store: WeightStore, scratch: Path, progress: Progress
+    front: _Front, chosen: Sequence[Member], options: Options, store: WeightStore, scratch: Path, progress: Progress
 ) -> tuple[Plan, CostTable]:
     """Measure what is not known, then choose the cuts."""
-    chosen = members(options, fleet_targets(options), front.units, _cores())
     space = space_for(front.program, options, len(chosen))
     defaults = [] if options.stages else [f"--stages {len(chosen)}"]
     if space is not None:
@@ -149,14 +157,12 @@ def _plan(
         progress=progress,
     )
     with progress.step("plan"):
-        facts = Facts(front.program, front.units, front.keys, front.types, chosen, space, costs, options)
+        facts = Facts(front.program, front.units, front.keys, front.types, tuple(chosen), space, costs, options)
         return make_plan(facts), costs
 
 
-def _stages(
-    front: _Front, plan: Plan, work: Path, store: WeightStore, progress: Progress
-) -> tuple[tuple[Path, StageSpec], ...]:
-    """Lower every stage into its node's bundle, and add the golden checks."""
+def _lower(front: _Front, plan: Plan, work: Path, store: WeightStore, progress: Progress) -> Parts:
+    """Lower every stage into its node's bundle."""
     made = []
     with progress.step("lower", total=len(plan.pieces)) as bar:
         for member, piece in zip(plan.members, plan.pieces, strict=True):
@@ -167,17 +173,22 @@ def _stages(
             )
             made.append((directory, spec))
             bar.advance()
+    return Parts(front.program, front.units, plan.pieces, made, store, work)
+
+
+def _golden(front: _Front, plan: Plan, parts: Parts, progress: Progress) -> tuple[Stage, ...]:
+    """Add the golden checks to the bundles."""
     with progress.step("golden"):
         shares = [member.target.golden_bound for member in plan.members]
-        specs = add_golden(front.program, made, front.samples, shares)
-    return tuple((directory, spec) for (directory, _), spec in zip(made, specs, strict=True))
+        specs = add_golden(parts, front.samples, shares)
+    return tuple((directory, spec) for (directory, _), spec in zip(parts.stages, specs, strict=True))
 
 
-def _loss(front: _Front, stages: Sequence[tuple[Path, StageSpec]], progress: Progress) -> dict[str, float]:
+def _loss(front: _Front, parts: Parts, progress: Progress) -> dict[str, float]:
     """The quantised program against the file, measured and told; empty where nothing was quantised."""
     if front.program is front.source:
         return {}
-    loss = source_loss(front.source, stages, _cores(), progress)
+    loss = source_loss(front.source, parts.all(), _cores(), progress)
     progress.note(
         f"loss against the file: KL {loss['kl']:.4f}, same first choice {100 * loss['top1']:.1f} % "
         f"of {loss['tokens']:.0f} tokens"

@@ -6,6 +6,8 @@ lies under ``node/`` beside it. Keys belong to the fleet: made once, reused by e
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,13 +15,17 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ruvcompile.errors import MachineError
 from ruvcompile.fleet import FleetNode
+from ruvcompile.lower.weights import can_link, size_of
 from ruvcompile.options import KEYS_DIR, Options
 from ruvcompile.passes.infer import named_dims, spelt
+from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Plan
 from ruvcompile.program import Program
 from ruvcompile.render import NodeFacts, mode_of, render_node
 from ruvcompile.targets import Target, load_target
+from ruvcompile.units import show_bytes
 from ruvrun.bundle import BUNDLE, BUNDLES, HEAD, NODE, NODE_NAME, SECRET_KEY, StageSpec, file_sha256
 from ruvrun.costs import COSTS, CostTable, dump_costs
 from ruvrun.manifest import (
@@ -41,6 +47,9 @@ from ruvrun.manifest import (
 from ruvrun.manifest import Plan as Predictions
 from ruvrun.manifest import Program as ProgramEntry
 from ruvrun.pipeline import KeyPair, make_keypair, read_keys, write_keys
+
+SPARE_BYTES = 64 << 20
+"""Of disk for everything that is no weight: graphs, checks, manifests, reports."""
 
 _SECRET = ".secret"
 
@@ -99,6 +108,37 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
         target = used[node.name].target if node.name in used else load_target(node.target, options.targets_dir)
         _write_bundle(work / BUNDLES / node.name, program, manifest, nodes, node.name, keys[node.name], target)
     return manifest
+
+
+def check_disk(work: Path, program: Program, units: Sequence[Unit], stages: int) -> None:
+    """Refuse, before a weight is written, what the disk has no room for.
+
+    Every weight is written once. Stages link to what the store holds where the file system can; elsewhere, and for
+    what several of them read, they hold copies of their own.
+
+    Args:
+        work: where the build is made.
+        program: what is built.
+        units: of it.
+        stages: into how many of them it will be cut, wherever.
+
+    Raises:
+        MachineError: with what would be needed, and what there is.
+    """
+    values = program.model.graph.initializers
+    readers = Counter(name for unit in units for name in unit.weights)
+    sizes = {name: size_of(values[name]) for name in readers}
+    whole = sum(sizes.values())
+    again = sum(sizes[name] * (min(count, stages) - 1) for name, count in readers.items())
+    again += 0 if can_link(work) else whole
+    needed, free = whole + again + SPARE_BYTES, shutil.disk_usage(work).free
+    if needed > free:
+        raise MachineError(
+            "disk-short",
+            f"the build needs {show_bytes(needed)} of disk where it is written, and {show_bytes(free)} are free",
+            context=[f"weights {show_bytes(whole)}, copies of them {show_bytes(again)}; {work.parent}"],
+            hint="make room, choose another place with -o, or use --quant int4",
+        )
 
 
 def _program(contents: Contents) -> ProgramEntry:

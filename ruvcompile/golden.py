@@ -9,19 +9,19 @@ the type and the rank are kept.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from ruvcompile.lower.stage import hashed
+from ruvcompile.parts import Parts, run_parts
 from ruvcompile.passes.chance import left_to_chance
-from ruvcompile.program import Decoder, Program
+from ruvcompile.program import Decoder
 from ruvcompile.whole import seed_chance
 from ruvrun.archive import write_archive
 from ruvrun.bundle import BUNDLE, Golden, StageSpec
 from ruvrun.elements import STRING, Value, element_of, is_float, values_of
-from ruvrun.executors import Array, Span, load_decoder, load_graph
+from ruvrun.executors import Array, load_graph
 from ruvrun.manifest import dump_toml
 
 FILE = "golden.npz"
@@ -33,33 +33,31 @@ def golden_prompt(decoder: Decoder) -> Array:
     return (np.arange(1, min(TOKENS, decoder.context) + 1, dtype=np.int64) * 7919) % decoder.vocab
 
 
-def add_golden(
-    program: Program,
-    stages: Sequence[tuple[Path, StageSpec]],
-    samples: Mapping[str, Value],
-    shares: Sequence[float],
-) -> list[StageSpec]:
-    """Run the stages one after the other, each alone in memory, and write each one's golden check.
+def add_golden(parts: Parts, samples: Mapping[str, Value], shares: Sequence[float]) -> list[StageSpec]:
+    """Run the stages one after the other and write each one's golden check; a large one is run part by part.
 
     Args:
-        program: what the stages are made of.
-        stages: directory and spec of each stage, in order.
+        parts: the stages, and how they are divided.
         samples: inputs of a graph; not used for decoders.
         shares: the bound of each stage as a share of its largest absolute output.
 
     Returns:
         The specs with their golden check, as they now stand in ``bundle.toml``.
     """
-    carried: dict[str, Value] = dict(samples)
+    program, carried = parts.program, dict(samples)
     if program.decoder is not None:
         carried = {"input_ids": golden_prompt(program.decoder)}
     random = left_to_chance(program.model)
     if random:
         seed_chance()  # what goes from stage to stage is the same in every build
     done = []
-    for (directory, spec), share in zip(stages, shares, strict=True):
+    for number, ((directory, spec), share) in enumerate(zip(parts.stages, shares, strict=True)):
         inputs = {tensor.name: carried[tensor.name] for tensor in spec.inputs}
-        outputs = _run(directory, spec, inputs)
+        if spec.kind == "graph":
+            outputs = load_graph(directory, spec, threads=1).run(inputs)
+        else:
+            made = run_parts(parts.of(number), inputs, rows=1, threads=1)
+            outputs = {tensor.name: made[tensor.name] for tensor in spec.outputs}
         with (directory / FILE).open("wb") as stream:
             write_archive(stream, _contents(inputs, outputs, random))
         bound = f"{share * max(_largest(spec, outputs), 1e-6):.3g}"
@@ -95,12 +93,3 @@ def _largest(spec: StageSpec, outputs: Mapping[str, Value]) -> float:
                 values = np.abs(values_of(each, dtype))
                 largest = max(largest, float(values.max(initial=0.0, where=np.isfinite(values))))
     return largest
-
-
-def _run(directory: Path, spec: StageSpec, inputs: Mapping[str, Value]) -> dict[str, Value]:
-    if spec.kind == "graph":
-        return load_graph(directory, spec, threads=1).run(inputs)
-    tokens = min(len(array) for array in inputs.values())
-    executor = load_decoder(directory, spec, context=tokens, slots=1, threads=1)
-    outputs = executor.step([Span(0, 0, tokens, 1)], inputs)
-    return {name: array.copy() for name, array in outputs.items()}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -147,6 +148,13 @@ def _pieces(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
         yield tensor.tobytes()
     else:
         yield np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
+
+
+def can_link(directory: Path) -> bool:
+    """Whether files in ``directory`` can have several names."""
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        (Path(folder) / "one").touch()
+        return linked(Path(folder) / "one", Path(folder) / "other")
 
 
 def linked(source: Path, target: Path) -> bool:
