@@ -226,10 +226,12 @@ def test_the_inputs_for_a_head_elsewhere_are_held_against_the_manifest(
     manifest = write_build(tmp_path, addresses={"a": "127.0.0.1", "b": "127.0.0.1"}, kind="graph")
     with serving() as (url, _, _):
         monkeypatch.setattr(status, "find_head", lambda _: (url, None, "a"))
-        words = ["run", str(manifest), "--output", str(tmp_path / "out.npz"), "--input"]
-        found = CliRunner().invoke(cli, [*words, str(save(tmp_path / "in.npz", x=np.array([1])))])
-        assert isinstance(found.exception, InputError)
-        assert found.exception.ref == "input-unknown"  # the manifest of this build has no inputs
+        path = str(save(tmp_path / "in.npz", x=np.array([1])))
+        words = ["--output", str(tmp_path / "out.npz"), "--input", path]
+        for line in (["run", *words], ["run", "--url", url, *words], ["bench", "--url", url, "--input", path]):
+            found = CliRunner().invoke(cli, [*line, str(manifest)])
+            assert isinstance(found.exception, InputError)
+            assert found.exception.ref == "input-unknown"  # the manifest of this build has no inputs
         found = CliRunner().invoke(cli, ["run", str(manifest), "--prompt", "hello"])
         assert isinstance(found.exception, UsageError)
         assert found.exception.ref == "wrong-kind"

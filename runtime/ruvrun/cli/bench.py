@@ -47,8 +47,9 @@ def bench(
     """
     from ruvrun import bench as measure
     from ruvrun import launch
-    from ruvrun.placement import place, space
-    from ruvrun.run import read_inputs
+    from ruvrun.manifest import load_manifest
+    from ruvrun.placement import manifest_path, place, space
+    from ruvrun.run import read_inputs, read_values
 
     try:
         counts = [int(part) for part in streams.split(",")]
@@ -59,7 +60,9 @@ def bench(
     if url is not None:
         if not inputs:
             raise UsageError("url-without-input", "--url measures graphs", hint="give --input in.npz, or a MANIFEST")
-        _show(_over_http(url, api_key, inputs, counts, repeats, (max_tokens, seconds)), "items", as_json)
+        known = load_manifest(manifest_path(manifest)) if manifest is not None else None
+        arrays = read_values(inputs) if known is None else read_inputs(inputs, known)
+        _show(_over_http(url, api_key, arrays, counts, repeats, (max_tokens, seconds)), "items", as_json)
         return
     if manifest is None:
         raise UsageError("manifest-missing", "give a MANIFEST or --url", hint="see `ruvrun bench --help`")
@@ -97,7 +100,7 @@ def bench(
 def _over_http(
     url: str,
     key: str | None,
-    inputs: Sequence[Path],
+    arrays: dict[str, Any],
     counts: Sequence[int],
     repeats: int,
     amount: tuple[int, float | None],
@@ -105,10 +108,8 @@ def _over_http(
     """Measure the head at ``url`` with so many calls of each caller, or for so many seconds."""
     from ruvrun import bench as measure
     from ruvrun import client
-    from ruvrun.run import read_values
 
     calls, seconds = amount
-    arrays = read_values(inputs)
     base = client.base_url(url)
     model = client.graph(base, key)
 

@@ -107,7 +107,7 @@ def _running_or_local(manifest: str | None, url: str | None) -> tuple[Any, Any]:
     from ruvrun.status import status as look
 
     if url is not None:
-        return base_url(url), None
+        return base_url(url), load_manifest(manifest_path(Path(manifest))) if manifest is not None else None
     if manifest is None:
         raise UsageError("manifest-missing", "give a MANIFEST or --url", hint="see `ruvrun run --help`")
     incomplete: InputError | None = None
