@@ -58,6 +58,8 @@ OPSET, WINDOW_OPSET = 23, 25
 IR_VERSION = 11
 
 Dims = tuple[int | str, ...]
+# Of a rotary table, at a time: in float64 a whole one of a long context would be the largest thing in memory.
+_ROWS = 4096
 
 
 def build_decoder(form: Form, weights: Mapping[str, Weight], name: str) -> ir.Model:
@@ -270,8 +272,12 @@ class _Table:
     wave: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
     def __call__(self) -> Floats:
-        angles = np.outer(np.arange(self.context, dtype=np.float64), np.array(self.rotary.frequencies))
-        return (self.wave(angles) * self.rotary.gain).astype(np.float32)
+        frequencies = np.array(self.rotary.frequencies, np.float64)
+        table = np.empty((self.context, len(frequencies)), np.float32)
+        for start in range(0, self.context, _ROWS):
+            angles = np.outer(np.arange(start, min(start + _ROWS, self.context), dtype=np.float64), frequencies)
+            table[start : start + _ROWS] = self.wave(angles) * self.rotary.gain
+        return table
 
 
 def _value(name: str, shape: Dims, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
