@@ -25,7 +25,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-_NEVER = -1e6  # a score that no split with such a piece can win by
+# A score that no split with such a piece wins by, unless the text that spells it has letters that no piece covers.
+_NEVER = -1e6
 
 
 @dataclass(frozen=True)

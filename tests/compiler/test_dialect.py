@@ -11,6 +11,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from ruvcompile.load import load
+from ruvcompile.load.gguf_dialect import checkpoint_of
+from ruvcompile.load.gguf_file import open_gguf
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from tests.checkpoints import CONFIGS, random_tensors, write_directory, write_gguf
@@ -91,3 +93,35 @@ def test_auto_keeps_what_a_quantised_file_left_wide(tmp_path: Path) -> None:
     bits = {node.name: node.attributes["bits"].as_int() for node in program.model.graph if "bits" in node.attributes}
     assert set(bits.values()) == {8}
     assert "/embed" in bits
+
+
+@pytest.mark.parametrize("name", ["llama", "smollm3", "gemma2", "phi3"])
+def test_rows_of_a_gguf_are_those_of_the_whole(name: str, tmp_path: Path) -> None:
+    """Also where rows were permuted: a part of a head is cut out of the head put in order."""
+    config = CONFIGS[name]
+    file = open_gguf(write_gguf(tmp_path / "tiny.gguf", config, random_tensors(config), "Q8_0"), "tiny")
+    checked = 0
+    for stored in checkpoint_of(file).tensors.values():
+        if stored.rows is not None:
+            whole, count = stored.read(), stored.shape[0]
+            for start, stop in ((0, count), (1, 2), (count // 3, count // 2 + 3), (count - 1, count), (3, 3)):
+                np.testing.assert_array_equal(stored.rows(start, stop), whole[start:stop])
+            checked += 1
+    assert checked >= 4 * config["num_hidden_layers"]
+
+
+def test_factors_of_no_published_rule_are_handed_on(tmp_path: Path) -> None:
+    config = CONFIGS["llama-llama3"]
+    tensors = random_tensors(config)
+    plain = load(str(write_gguf(tmp_path / "plain.gguf", {**config, "rope_scaling": None}, tensors)))
+    file = open_gguf(write_gguf(tmp_path / "tiny.gguf", config, tensors), "tiny")
+    assert checkpoint_of(file).config["rope_scaling"]["rope_type"] == "llama3"
+    # Eight divisors of another kind, in the place of those.
+    raw = bytearray(file.path.read_bytes())
+    at = file.tensors["rope_freqs.weight"].offset
+    raw[at : at + 32] = np.array([1, 1, 1, 1, 2, 2, 4, 4], "<f4").tobytes()
+    file.path.write_bytes(raw)
+    ours, before = weights(load(str(file.path))), weights(plain)
+    angles = np.arctan2(before["rotary.sin"][1], before["rotary.cos"][1]) / [1, 1, 1, 1, 2, 2, 4, 4]
+    np.testing.assert_allclose(ours["rotary.sin"][1], np.sin(angles), rtol=1e-5)
+    np.testing.assert_allclose(ours["rotary.cos"][1], np.cos(angles), rtol=1e-5)

@@ -142,11 +142,23 @@ def test_user_defined_tokens_are_one_token_and_text(tiny: GgufFile) -> None:
         ("gpt-2", ["it", "'s", " 1234", " DON", "'", "T", "\n", "\n", "x"]),
         ("qwen2", ["it", "'s", " ", "1", "2", "3", "4", " DON", "'T", "\n\n", "x"]),
         ("llama-bpe", ["it", "'s", " ", "123", "4", " DON", "'T", "\n\n", "x"]),
+        ("gpt-4o", ["it's", " ", "123", "4", " DON'T", "\n\n", "x"]),
+        ("tekken", ["it", "'s", " ", "1", "2", "3", "4", " DON", "'T", "\n\n", "x"]),
         ("default", ["it", "'", "s", " ", "123", "4", " DON", "'", "T", "\n", "\n", "x"]),
+        ("llama3", ["it", "'s", " ", "123", "4", " DON", "'T", "\n\n", "x"]),
+        ("deepseek-r1-qwen", ["it", "'s", " ", "1", "2", "3", "4", " DON", "'T", "\n\n", "x"]),
     ],
 )
 def test_each_rule_splits_as_its_models_were_trained(rule: str, split: list[str], tiny: GgufFile) -> None:
     assert pieces(made(tiny, ggml__pre=rule), "it's 1234 DON'T\n\nx") == split
+
+
+@pytest.mark.parametrize("rule", ["gpt-4o", "tekken"])
+def test_words_begin_anew_at_a_capital(rule: str, tiny: GgufFile) -> None:
+    assert pieces(made(tiny, ggml__pre=rule), "camelCase HTTPServer ÉcoleÉtéx./path") == [
+        "camel", "Case", " HTTPServer", " École", "Étéx", "./", "path",
+    ]  # fmt: skip
+    assert pieces(made(tiny, ggml__pre="llama-bpe"), "camelCase") == ["camelCase"]
 
 
 def test_llama_takes_a_word_that_is_a_token_before_any_merge(tiny: GgufFile) -> None:
