@@ -48,6 +48,7 @@ def load_onnx(path: Path, named_as: str) -> Program:
         raise _not_sound(named_as, "its graph has no outputs")
     if undefined := _undefined(proto):
         raise _not_sound(named_as, f"{undefined}")
+    _refuse_maps(proto, named_as)
     try:
         model = ir.from_proto(proto)
         model.graph.sort()
@@ -72,6 +73,33 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
             for attribute in node.attributes.values():
                 if not attribute.is_ref() and isinstance(attribute.value, ir.ExternalTensor):
                     yield attribute.value
+
+
+def _refuse_maps(proto: onnx.ModelProto, named_as: str) -> None:
+    """Refuse a graph that takes or gives maps, which are no tensors and no sequences of them; forget those inside."""
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    for port in (*proto.graph.input, *proto.graph.output):
+        if not _has_map(port.type):
+            continue
+        maker = makers.get(port.name)
+        made = f"it is made by {maker.op_type} ({maker.name or port.name})" if maker else "it is an input"
+        raise InputError(
+            "port-is-map",
+            f"{named_as}: {port.name} is a map, and only tensors and sequences of them go in and out",
+            context=[made],
+            hint="export it without: skl2onnx takes options={'zipmap': False}",
+        )
+    kept = [each for each in proto.graph.value_info if not _has_map(each.type)]
+    if len(kept) < len(proto.graph.value_info):
+        del proto.graph.value_info[:]
+        proto.graph.value_info.extend(kept)
+
+
+def _has_map(kind: onnx.TypeProto) -> bool:
+    inner = kind.WhichOneof("value")
+    if inner in ("sequence_type", "optional_type"):
+        return _has_map(getattr(kind, inner).elem_type)
+    return inner == "map_type"
 
 
 def _undefined(proto: onnx.ModelProto) -> str | None:
