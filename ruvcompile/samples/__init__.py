@@ -24,6 +24,7 @@ from ruvrun.archive import read_archive
 from ruvrun.elements import Array, Value, bits_of, carrier, element_of
 
 _MOST_TRIES = 64
+_SAME_NUMBERS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand"})
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def sample(
     shapes = shapes or {}
     arrays = {} if inputs is None else _read(inputs, [value.name or "" for value in model.graph.inputs])
     _check_names(model, shapes, arrays, inputs)
-    fixed: dict[str, int] = {}
+    sizes = _Sizes({}, {})
     ports: list[Port] = []
     others: dict[str, Value] = {}
     for value in model.graph.inputs:
@@ -67,17 +68,38 @@ def sample(
                     f"--shape {name}={_times(shapes[name])} does not fit the model's {_times(port.shape)}",
                     hint="give as many sizes as it has dimensions; those that are numbers are fixed",
                 )
-            fixed.update(_bound(port.shape, shapes[name]))
-            port = replace(port, shape=shapes[name])
+            sizes.bind(port, shapes[name])
         if name in arrays:
             array = _fitting(port, _only_array(name, arrays[name], inputs), inputs)
-            fixed.update(_bound(port.shape, array.shape))
-            port = replace(port, shape=array.shape, array=array)
+            sizes.bind(port, array.shape)
+            port = replace(port, array=array)
         ports.append(port)
-    found, guess = _first_that_runs(model, ports, others, fixed)
+    found, guess = _first_that_runs(model, ports, others, sizes.fixed)
     told = [_tell(port, found[port.name], guess, ports, inputs, port.name in shapes) for port in ports]
     told += [_tell_other(name, value, inputs) for name, value in others.items()]
     return Samples(found, tuple(told))
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Sizes of dimension names as given so far (``fixed``), and with which input each came."""
+
+    fixed: dict[str, int]
+    by: dict[str, str]
+
+    def bind(self, port: Port, actual: tuple[int, ...]) -> None:
+        """Take the sizes of ``port`` from ``actual``, which has its rank."""
+        for dim, size in zip(port.shape, actual, strict=True):
+            if not isinstance(dim, str):
+                continue
+            if self.fixed.setdefault(dim, size) != size:
+                both = f"{self.fixed[dim]} in {self.by[dim]}", f"{size} in {port.name}"
+                raise InputError(
+                    "input-sizes-differ",
+                    f"dimension {dim} is {' and '.join(both)}",
+                    hint="give sizes and arrays that agree: a dimension has one size in all inputs",
+                )
+            self.by.setdefault(dim, port.name)
 
 
 def _first_that_runs(
@@ -103,13 +125,14 @@ def _first_that_runs(
     raise InputError(
         "no-sample-runs",
         "no inputs were found on which the model runs",
-        context=[*(f"{port.name}: {port.dtype.name.lower()} {_times(port.shape)}" for port in ports), *_context(why)],
+        context=[*(_describe(port, fixed) for port in ports), *(why.context if why is not None else ())],
         hint="give inputs that run with --inputs F.npz, or sizes with --shape NAME=1x3x640x640",
     )
 
 
-def _context(why: InputError | None) -> tuple[str, ...]:
-    return why.context if why is not None else ()
+def _describe(port: Port, fixed: Mapping[str, int]) -> str:
+    shape = [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in port.shape]
+    return f"{port.name}: {spelt(ir.TensorType(port.dtype))} {_times(tuple(shape))}"
 
 
 def _array(port: Port, guess: Guess, ports: list[Port]) -> Array:
@@ -185,17 +208,30 @@ def _no_tensor(value: ir.Value, arrays: Mapping[str, Value], inputs: Path | None
 
 
 def _limit(value: ir.Value) -> int:
-    """The number of rows of the smallest table that ``value`` looks up directly or through a Cast; 0 for none."""
+    """The number of rows of the smallest table that ``value`` looks up, directly or in another form; 0 for none."""
     sizes: list[int] = []
-    for use in value.uses():
-        node = use.node
-        if node.op_type == "Cast":
-            sizes.append(_limit(node.outputs[0]))
-        table = node.inputs[0] if node.op_type in ("Gather", "GatherBlockQuantized") and use.idx == 1 else None
-        axis = node.attributes.get_int("axis" if node.op_type == "Gather" else "gather_axis", 0)
-        if table is not None and table.const_value is not None and axis == 0 and table.const_value.shape.rank():
-            sizes.append(int(table.const_value.shape.numpy()[0]))
-    return min((size for size in sizes if size), default=0)
+    waiting, seen = [value], {value}
+    while waiting:
+        for use in waiting.pop().uses():
+            node = use.node
+            if node.op_type in _SAME_NUMBERS and use.idx == 0 and (made := node.outputs[0]) not in seen:
+                seen.add(made)
+                waiting.append(made)
+            lookup = node.op_type in ("Gather", "GatherBlockQuantized") and use.idx == 1
+            table = node.inputs[0] if lookup else None
+            axis = node.attributes.get_int("axis" if node.op_type == "Gather" else "gather_axis", 0)
+            rows = _rows(table) if table is not None and axis == 0 else 0
+            sizes += [rows] if rows else []
+    return min(sizes, default=0)
+
+
+def _rows(table: ir.Value) -> int:
+    """The number of rows of a weight, as it is or dequantised or cast; 0 for what is no weight."""
+    maker = table.producer()
+    if maker is not None and maker.op_type in ("Cast", "DequantizeLinear", "Identity") and maker.inputs[0] is not None:
+        table = maker.inputs[0]
+    tensor = table.const_value
+    return int(tensor.shape.numpy()[0]) if tensor is not None and tensor.shape.rank() else 0
 
 
 def _read(path: Path, names: Collection[str]) -> dict[str, Value]:
@@ -243,10 +279,6 @@ def _fits(declared: tuple[int | str, ...], actual: tuple[int, ...]) -> bool:
     return len(declared) == len(actual) and all(
         isinstance(dim, str) or dim == size for dim, size in zip(declared, actual, strict=True)
     )
-
-
-def _bound(declared: tuple[int | str, ...], actual: tuple[int, ...]) -> dict[str, int]:
-    return {dim: size for dim, size in zip(declared, actual, strict=True) if isinstance(dim, str)}
 
 
 def _times(shape: tuple[int | str, ...]) -> str:
