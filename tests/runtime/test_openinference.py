@@ -358,6 +358,32 @@ def test_whatever_the_data_is_it_is_read_or_refused(data: Any) -> None:
     assert array.ravel().tolist() == np.array(data, np.float32).ravel().tolist()
 
 
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["name", "shape", "datatype", "data", "parameters"]), ANYTHING),
+    st.dictionaries(st.sampled_from(["id", "inputs", "outputs", "parameters", "other"]), ANYTHING),
+    st.none() | st.integers(0, 200),
+    st.binary(max_size=20),
+)
+def test_whatever_a_body_holds_it_is_a_call_or_one_error(
+    fields: dict[str, Any], body: dict[str, Any], header: int | None, rest: bytes
+) -> None:
+    text = msgspec.json.encode({"inputs": [{**GOOD, **fields}], **body})
+    said = []
+    for whole, told in ((text, None), (text + rest, len(text)), (text + rest, header), (rest, None)):
+        try:
+            read_call(whole, told, (X,), (Y, Z))
+        except InputError as error:
+            said.append(error.message)
+    assert all(0 < len(message) < 500 for message in said)
+
+
 # What is described
 
 

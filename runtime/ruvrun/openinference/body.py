@@ -187,7 +187,11 @@ def _json(text: memoryview) -> Any:
                 f"a value of input {shorten(name)!r} is NaN or infinite, which JSON does not have",
                 hint="send the tensor as binary data",
             ) from None
-        raise InputError("json-wrong", f"the body is not valid JSON: {error}", hint="NaN is none either") from None
+        raise InputError("json-wrong", f"the body is not valid JSON: {error}", hint=_not_json(bytes(text))) from None
+
+
+def _not_json(text: bytes) -> str | None:
+    return "JSON has no NaN and no infinity" if b"NaN" in text or b"Infinity" in text else None
 
 
 def _not_finite(text: bytes) -> str | None:
