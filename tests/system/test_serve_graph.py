@@ -149,3 +149,20 @@ def test_a_lost_stage_ends_the_calls_and_comes_back(service: Served) -> None:
         assert time.monotonic() < until
         time.sleep(0.1)
     assert infer(service.url, arrays)["b3"].shape == (1, 512)
+
+
+def test_texts_travel_too(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("StringConcat", ["x", "x"], ["twice"], name="first"),
+        helper.make_node("StringConcat", ["twice", "x"], ["y"], name="second"),
+    ]
+    texts = [tensor(name, ["n"], TensorProto.STRING) for name in "xy"]
+    onnx.save(make_model(nodes, texts[:1], texts[1:], opset=20), tmp_path / "thrice.onnx")
+    np.savez(tmp_path / "in.npz", x=np.array(["a"]))
+    words = ("--target", "host", "--nodes", 2, "--stages", 2, "--inputs", tmp_path / "in.npz", "-q")
+    done = command("ruvcompile", "build", tmp_path / "thrice.onnx", *words, "-o", tmp_path / "dist")
+    assert done.returncode == 0, done.stderr
+    with serving(tmp_path / "dist" / "manifest.toml", "--port", "0") as served:
+        entry = {"name": "x", "shape": [2], "datatype": "BYTES", "data": ["ü", ""]}
+        status, body = post(served.ready(), "/v2/models/thrice/infer", {"inputs": [entry]})
+    assert (status, body["outputs"]) == (200, [{"name": "y", "datatype": "BYTES", "shape": [2], "data": ["üüü", ""]}])
