@@ -22,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
+from ruvcompile.load.checkpoint import IR_VERSION, OPSET, WINDOW_OPSET
 from ruvcompile.load.decoder_onnx.attention import HEAD_MULTIPLE, Attentions
 from ruvcompile.load.decoder_onnx.blocks import name_blocks
 from ruvcompile.load.decoder_onnx.look import Unclear, drop_unread, fold_constants, local_values
@@ -32,7 +33,6 @@ from ruvcompile.passes.quantise import BLOCK
 from ruvcompile.passes.state import FILLED, POSITIONS, Ports, find_ports
 from ruvcompile.whole import open_session, run
 
-OPSET, WINDOW_OPSET, IR_VERSION = 23, 24, 11
 # What kernels that add up in another order may differ by, as a share of the norm; and with activations in 8 bits.
 FLOAT_SHARE, ROUNDED_SHARE = 1e-4, 5e-2
 _NORMS = ("RMSNormalization", "LayerNormalization")

@@ -1,0 +1,287 @@
+"""Decoders that already are ONNX: the exporters' own files, cut, against the same files run whole by ONNX Runtime."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from ruvcompile.errors import InputError
+from ruvcompile.load import load
+from ruvcompile.load.decoder_onnx.canonical import Unclear, canonical
+from ruvcompile.lower.stage import write_stage
+from ruvcompile.lower.weights import WeightStore
+from ruvcompile.passes import run as run_passes
+from ruvcompile.passes.cuts import boundaries
+from ruvcompile.passes.pieces import pieces, program_units, wire
+from ruvcompile.passes.quantise import quantise
+from ruvcompile.program import Program
+from ruvrun.bundle import StageSpec
+from ruvrun.executors import Array, Span, load_decoder
+from ruvrun.pipeline import Request, Sampling, join_local
+
+EXPORTS = Path(__file__).parent.parent / "data" / "onnx_decoders"
+CANONICAL = ("optimum-llama", "optimum-gpt2", "genai-llama-fp32", "genai-qwen2-int4", "genai-qwen3-int4")
+STATEFUL = ("optimum-gpt_neox",)
+PROMPTS = ([5], [7, 30], list(range(4, 20)), [(37 * n) % 95 + 3 for n in range(45)])
+ANSWER = 40
+CHUNK = 16
+
+
+class Export:
+    """An exported decoder, whole, run call by call by ONNX Runtime as its exporter meant it to be."""
+
+    def __init__(self, path: Path) -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        self.session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.inputs = {value.name: value for value in self.session.get_inputs()}
+        self.outputs = [value.name for value in self.session.get_outputs()]
+        self.state: dict[str, Array] = {}
+        self.seen = 0
+        for name, value in self.inputs.items():
+            if name.startswith("past"):
+                size = value.shape[3] if isinstance(value.shape[3], int) else 16
+                self.state[name] = np.zeros((1, value.shape[1], 0, size), np.float32)
+
+    def call(self, tokens: list[int]) -> Array:
+        """Logits ``[tokens, vocab]``."""
+        end = self.seen + len(tokens)
+        known = {
+            "input_ids": np.array([tokens], np.int64),
+            "attention_mask": np.ones((1, end), np.int64),
+            "position_ids": np.arange(self.seen, end)[None],
+        }
+        feeds = {name: array for name, array in known.items() if name in self.inputs}
+        found = dict(zip(self.outputs, self.session.run(self.outputs, feeds | self.state), strict=True))
+        self.state = {name: found[name.replace("past_key_values", "present")] for name in self.state}
+        self.seen = end
+        logits: Array = found["logits"][0]
+        return logits
+
+    def greedy(self, prompt: list[int], count: int) -> list[int]:
+        answer = [int(self.call(prompt)[-1].argmax())]
+        while len(answer) < count:
+            answer.append(int(self.call(answer[-1:])[-1].argmax()))
+        return answer
+
+
+def program_of(path: Path, quant: str = "none") -> Program:
+    return quantise(run_passes(load(str(path))), quant)
+
+
+def stages(program: Program, cuts: tuple[int, ...], directory: Path) -> list[tuple[Path, StageSpec]]:
+    made = []
+    store = WeightStore(directory / "store")
+    for number, piece in enumerate(pieces(program, program_units(program), cuts)):
+        place = directory / f"{'-'.join(map(str, cuts))}.{number}"
+        made.append((place, write_stage(program, piece, place, store, backend="onnxruntime", target="host")))
+    return made
+
+
+def answers(made: list[tuple[Path, StageSpec]]) -> dict[int, list[int]]:
+    pipeline = join_local(made, context=100, streams=len(PROMPTS))
+    pipeline.chunk = CHUNK
+    greedy = Sampling(temperature=0.0, top_p=1.0, seed=0)
+    return pipeline.generate(
+        Request(number, tuple(prompt), ANSWER, greedy, frozenset()) for number, prompt in enumerate(PROMPTS)
+    )
+
+
+@pytest.mark.parametrize("name", [*CANONICAL, *STATEFUL])
+def test_same_tokens_as_the_whole_export_at_every_cut(name: str, tmp_path: Path) -> None:
+    path = EXPORTS / name / "model.onnx"
+    wanted = {number: Export(path).greedy(prompt, ANSWER) for number, prompt in enumerate(PROMPTS)}
+    assert len({token for answer in wanted.values() for token in answer}) > 10, "answers that could be told apart"
+    program = program_of(path)
+    units = program_units(program)
+    edges = boundaries(units)
+    assert all(edge.legal and len(wire(program, edge)) == 1 for edge in edges)
+    assert len(edges) >= (3 if name in STATEFUL else 4)
+    assert answers(stages(program, (), tmp_path)) == wanted
+    for cut in range(1, len(units)):
+        assert answers(stages(program, (cut,), tmp_path)) == wanted, f"cut {cut}"
+
+
+@pytest.mark.parametrize("name", CANONICAL)
+def test_a_known_pattern_becomes_the_canonical_form(name: str, tmp_path: Path) -> None:
+    program = program_of(EXPORTS / name / "model.onnx")
+    assert program.decoder is not None and not program.decoder.stateful
+    kinds = {node.op_type for node in program.model.graph}
+    assert "Attention" in kinds
+    assert not kinds & {"GroupQueryAttention", "Softmax", "SkipSimplifiedLayerNormalization", "Where", "Expand"}
+    inputs = [str(value.name) for value in program.model.graph.inputs]
+    assert inputs[0] == "input_ids" and "attention_mask" not in inputs
+    assert {"past_key.0", "past_value.1"} <= set(inputs)
+    assert ("MatMulNBits" in kinds) == name.endswith("int4")
+    # The other way of looking at it: all of a chunk's logits, through the lowered whole.
+    ((directory, spec),) = stages(program, (), tmp_path)
+    executor = load_decoder(directory, spec, context=64, slots=1, threads=1)
+    tokens = PROMPTS[3]
+    found = executor.step([Span(0, 0, len(tokens), len(tokens))], {"input_ids": np.array(tokens, np.int64)})["logits"]
+    wanted = Export(EXPORTS / name / "model.onnx").call(tokens)
+    bound = 0.05 if name.endswith("int4") else 1e-4
+    assert np.abs(found - wanted).max() <= bound * np.abs(wanted).max()
+
+
+def test_what_lies_beside_the_graph_is_read() -> None:
+    for name, family, eos in (("optimum-llama", "llama", (2,)), ("genai-qwen3-int4", "qwen3", (2,))):
+        program = load(str(EXPORTS / name / "model.onnx"))
+        assert program.decoder is not None
+        decoder = program.decoder
+        assert (decoder.architecture, decoder.eos, decoder.context, decoder.vocab) == (family, eos, 128, 98)
+        assert (decoder.layers, decoder.heads, decoder.kv_heads, decoder.head_size) == (2, 4, 2, 16)
+        assert set(program.head_files) == {"tokenizer.json", "chat.json"}
+
+
+@pytest.fixture
+def stateful(tmp_path: Path) -> Any:
+    program = program_of(EXPORTS / "optimum-gpt_neox" / "model.onnx")
+    assert program.decoder is not None and program.decoder.stateful
+    ((directory, spec),) = stages(program, (), tmp_path)
+    assert [pair.past for pair in spec.state] == ["past_key.0", "past_value.0", "past_key.1", "past_value.1"]
+    return lambda: load_decoder(directory, spec, context=64, slots=3, threads=1)
+
+
+def logits(executor: Any, slot: int, position: int, tokens: list[int]) -> Array:
+    span = Span(slot, position, len(tokens), len(tokens))
+    found: Array = executor.step([span], {"input_ids": np.array(tokens, np.int64)})["logits"]
+    return found
+
+
+def test_state_that_is_kept_in_a_stage_is_rewound_by_a_smaller_position(stateful: Any) -> None:
+    executor, fresh = stateful(), stateful()
+    first, other = PROMPTS[2], [9, 8, 7]
+    logits(executor, 1, 0, first)
+    logits(executor, 1, len(first), [50, 51])
+    rewound = logits(executor, 1, 6, other)
+    logits(fresh, 0, 0, first[:6])
+    np.testing.assert_array_equal(rewound, logits(fresh, 0, 6, other))
+    # And to the start: the slot goes to another sequence.
+    np.testing.assert_array_equal(logits(executor, 1, 0, first), logits(stateful(), 2, 0, first))
+
+
+def test_company_does_not_change_what_a_stateful_stage_computes(stateful: Any) -> None:
+    executor, alone = stateful(), stateful()
+    for slot, prompt in enumerate(PROMPTS[1:]):
+        logits(executor, slot, 0, prompt[:10])
+    lengths = [len(prompt[:10]) for prompt in PROMPTS[1:]]
+    spans = [Span(slot, length, 1, 1) for slot, length in enumerate(lengths)]
+    together = executor.step(spans, {"input_ids": np.array([11, 12, 13], np.int64)})["logits"]
+    for slot, (prompt, token) in enumerate(zip(PROMPTS[1:], (11, 12, 13), strict=True)):
+        logits(alone, 0, 0, prompt[:10])
+        np.testing.assert_array_equal(together[slot : slot + 1], logits(alone, 0, lengths[slot], [token]))
+
+
+def copied(name: str, tmp_path: Path) -> tuple[Path, onnx.ModelProto]:
+    directory = tmp_path / name
+    shutil.copytree(EXPORTS / name, directory)
+    return directory / "model.onnx", onnx.load(directory / "model.onnx")
+
+
+def test_a_mask_that_is_not_causal_is_noticed_and_the_graph_is_run_as_it_is(tmp_path: Path) -> None:
+    path, model = copied("optimum-llama", tmp_path)
+    nodes = {node.name: node for node in model.graph.node}
+    nodes["/model/LessOrEqual"].op_type = "GreaterOrEqual"  # now a token sees itself and what comes after
+    onnx.save(model, path)
+    program = program_of(path)
+    assert program.decoder is not None and program.decoder.stateful
+    with pytest.raises(Unclear, match="neither causal nor a window"):
+        canonical(_before(path), vocab=98, context=128)
+
+
+def test_rewritten_graphs_are_compared_and_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ruvcompile.load.decoder_onnx.attention.window_of", lambda *_: 3)
+    path, _ = copied("optimum-llama", tmp_path)
+    with pytest.raises(Unclear, match="is another in the rewritten graph"):
+        canonical(_before(path), vocab=98, context=128)
+
+
+def _before(path: Path) -> Any:
+    """The graph as the loader gives it to ``canonical``."""
+    from ruvcompile.load import decoder_onnx
+
+    caught = []
+
+    def catch(model: Any, **_: int) -> Any:
+        caught.append(model.clone())
+        raise Unclear("caught")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoder_onnx, "canonical", catch)
+        load(str(path))
+    return caught[0]
+
+
+def test_a_sliding_window_is_found_in_the_mask(tmp_path: Path) -> None:
+    path, model = copied("optimum-llama", tmp_path)
+    graph = model.graph
+    # A window of 9: positions further back than that are forbidden too.
+    node = next(node for node in graph.node if node.name == "/model/And")
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(9, np.int64), "window"))
+    at = list(graph.node).index(node)
+    query, key = (next(n for n in graph.node if n.name == "/model/LessOrEqual").input)[::-1]
+    for offset, (kind, inputs, output) in enumerate(
+        (
+            ("Sub", [query, "window"], "oldest"),
+            ("Greater", [key, "oldest"], "near"),
+            ("And", [node.output[0], "near"], "seen"),
+        )
+    ):
+        graph.node.insert(at + 1 + offset, onnx.helper.make_node(kind, inputs, [output], name=f"window/{kind}"))
+    for other in list(graph.node)[at + 4 :]:
+        for index, given in enumerate(other.input):
+            if given == node.output[0]:
+                other.input[index] = "seen"
+    onnx.save(model, path)
+    program = program_of(path)
+    assert program.decoder is not None and not program.decoder.stateful
+    windows = [
+        node.attributes["left_window_size"].as_int() for node in program.model.graph if node.op_type == "Attention"
+    ]
+    assert windows == [8, 8]
+    wanted = {number: Export(path).greedy(prompt, ANSWER) for number, prompt in enumerate(PROMPTS)}
+    assert answers(stages(program, (3,), tmp_path)) == wanted
+
+
+def test_quantising_an_export(tmp_path: Path) -> None:
+    floats = program_of(EXPORTS / "optimum-llama" / "model.onnx", "auto")
+    assert [node.op_type for node in floats.model.graph].count("MatMulNBits") == 15
+    kept = load(str(EXPORTS / "genai-qwen2-int4" / "model.onnx"))
+    assert quantise(kept, "auto") is kept, "bits that the exporter chose stay"
+    stateful = load(str(EXPORTS / "optimum-gpt_neox" / "model.onnx"))
+    assert quantise(stateful, "auto") is stateful
+    with pytest.raises(InputError) as caught:
+        quantise(stateful, "int4")
+    assert caught.value.ref == "quant-as-exported"
+
+
+def test_a_merged_decoder_is_refused_by_name(tmp_path: Path) -> None:
+    path, model = copied("optimum-llama", tmp_path)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1]))
+    onnx.save(model, path)
+    with pytest.raises(InputError) as caught:
+        load(str(path))
+    assert caught.value.ref == "decoder-merged" and "use_cache_branch" in caught.value.message
+
+
+def test_a_decoder_without_its_configuration_is_refused(tmp_path: Path) -> None:
+    path, _ = copied("optimum-llama", tmp_path)
+    (path.parent / "config.json").unlink()
+    with pytest.raises(InputError) as caught:
+        load(str(path))
+    assert caught.value.ref == "decoder-config-missing" and "config.json" in caught.value.hint
+
+
+def test_an_input_that_nobody_can_fill_makes_it_any_other_graph(tmp_path: Path) -> None:
+    path, model = copied("optimum-llama", tmp_path)
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info("encoder_hidden_states", onnx.TensorProto.FLOAT, [1, 4])
+    )
+    onnx.save(model, path)
+    assert load(str(path)).decoder is None
