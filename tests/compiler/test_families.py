@@ -103,6 +103,13 @@ def test_quantised_stages_compute_what_the_quantised_program_says(case: str, qua
     assert kinds.count("Add") == 1, "the last of the residual; biases are inside products"
 
 
+def test_a_part_of_a_head_that_the_kernel_cannot_rotate_is_refused(tmp_path: Path) -> None:
+    program = family_program("phi3-partial")
+    with pytest.raises(InputError, match="12 channels") as error:
+        write_stages(program, (), tmp_path, WeightStore(tmp_path / "store"))
+    assert error.value.ref == "rotary-size"
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_graph_is_standard_onnx(name: str) -> None:
     model = family_program(name).model
@@ -218,11 +225,11 @@ def test_keys_that_are_not_there_mean_what_the_family_means() -> None:
     """The configurations of the larger Gemma 3 say hardly more than this."""
     said = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
     said |= {"sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
-    tensors = {f"{n}": family_checkpoint("gemma3").tensors["model.norm.weight"] for n in range(600)}
-    tensors["model.embed_tokens.weight"] = tensors["0"]
-    form = family_of(Checkpoint("m", "gemma3_text", said, tensors)).describe(
-        Checkpoint("m", "gemma3_text", said, tensors)
-    )
+    norm = family_checkpoint("gemma3").tensors["model.norm.weight"]
+    table = replace(norm, shape=(262208, 2560))
+    tensors = {"model.embed_tokens.weight": table, **{str(number): norm for number in range(600)}}
+    checkpoint = Checkpoint("model", "gemma3_text", said, tensors)
+    form = family_of(checkpoint).describe(checkpoint)
     assert (form.heads, form.kv_heads, form.head_size, form.vocab, form.context) == (8, 4, 256, 262208, 131072)
     assert [layer.window for layer in form.layers] == ([1024] * 5 + [0]) * 5 + [1024] * 4
     assert [layer.rotary for layer in form.layers[4:6]] == ["rotary_local", "rotary"]

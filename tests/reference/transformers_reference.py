@@ -22,7 +22,7 @@ import transformers
 from transformers import PreTrainedModel
 
 PROMPT, ANSWER, WINDOW, CONTEXT = 40, 64, 16, 256
-GAP = 2e-3
+GAP = 1e-3
 SHAPE = {
     "vocab_size": 300,
     "hidden_size": 64,
@@ -45,12 +45,12 @@ ENCODER = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "
 ENCODER |= {"image_size": 28, "patch_size": 14}
 
 
-def gemma(**keys: object) -> dict[str, object]:
+def of_gemma(**keys: object) -> dict[str, object]:
     """Heads whose sizes do not add up to the width, and a scale that is not the heads' own."""
     return SHAPE | {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": WINDOW} | keys
 
 
-IMAGES = {"text_config": gemma(num_hidden_layers=6), "vision_config": ENCODER, "mm_tokens_per_image": 1}
+IMAGES = {"text_config": of_gemma(num_hidden_layers=6), "vision_config": ENCODER, "mm_tokens_per_image": 1}
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("Llama", SHAPE),
     "llama-tied": ("Llama", SHAPE | {"tie_word_embeddings": True, "head_dim": 32}),
@@ -62,10 +62,10 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "qwen2": ("Qwen2", SHAPE),
     "qwen2-windows": ("Qwen2", SHAPE | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}),
     "qwen3": ("Qwen3", SHAPE | {"head_dim": 32}),
-    "phi3": ("Phi3", SHAPE | {"sliding_window": WINDOW}),
+    "phi3": ("Phi3", SHAPE | {"sliding_window": WINDOW, "num_key_value_heads": 4}),
     "phi3-long": ("Phi3", SHAPE | PARTIAL | {"rope_parameters": LONG}),
-    "gemma2": ("Gemma2", gemma(attn_logit_softcapping=3.0, final_logit_softcapping=2.0)),
-    "gemma3": ("Gemma3Text", gemma(num_hidden_layers=7)),
+    "gemma2": ("Gemma2", of_gemma(attn_logit_softcapping=3.0, final_logit_softcapping=8.0)),
+    "gemma3": ("Gemma3Text", of_gemma(num_hidden_layers=7, num_key_value_heads=1)),
     "gemma3-images": ("Gemma3", IMAGES),
     "smollm3": ("SmolLM3", SHAPE),
 }
@@ -75,13 +75,14 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
 def draw(model: PreTrainedModel, seed: int) -> None:
     """Give every parameter of ``model`` a random value of the size that keeps activations near one."""
     random = torch.Generator().manual_seed(seed)
+    gemma = "Gemma" in type(model).__name__
     for name, weight in model.named_parameters():
         values = torch.randn(weight.shape, generator=random)
         if name.endswith("norm.weight"):
-            weight.data = weight.data + 0.2 * values
+            weight.data = weight.data + 0.2 * values + (9 if gemma and name.endswith("model.norm.weight") else 0)
         elif "embed_tokens" in name or "lm_head" in name:
             # Small beside what the layers add, or a tied head would repeat its input for ever.
-            weight.data = (0.05 if "Gemma" in type(model).__name__ else 0.3) * values
+            weight.data = (0.02 if gemma else 0.3) * values
         elif weight.dim() == 2:
             weight.data = 1.3 * weight.shape[1] ** -0.5 * values
         else:
