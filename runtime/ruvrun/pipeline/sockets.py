@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
-
 from ruvrun.bundle import SECRET_KEY
+from ruvrun.elements import STRING, carrier
 from ruvrun.errors import IntegrityError
 from ruvrun.manifest import Manifest, Tensor
 from ruvrun.transport.keys import read_keys
@@ -50,6 +49,6 @@ def largest_part(manifest: Manifest) -> int:
 def _bytes(tensor: Tensor, tokens: int) -> int:
     sizes = [tokens if axis == "tokens" else axis for axis in tensor.shape]
     known = [size for size in sizes if isinstance(size, int)]
-    if len(known) < len(sizes):
+    if len(known) < len(sizes) or tensor.dtype == STRING or "(" in tensor.dtype:  # texts, sequences, optionals
         return _OPEN_SHAPE
-    return math.prod(known) * np.dtype(tensor.dtype).itemsize
+    return math.prod(known) * carrier(tensor.dtype).itemsize
