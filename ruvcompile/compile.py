@@ -122,6 +122,8 @@ def _front(options: Options, progress: Progress) -> _Front:
         if options.name:
             source = replace(source, name=options.name)
         program = quantise(source, options.quant)
+    for text in source.notes:
+        progress.note(text)
     if program.decoder is not None:
         units = program_units(program)
         return _Front(source, program, units, unit_keys(program, units), {}, {}, ())

@@ -73,7 +73,7 @@ class Program:
 
     ``head_files`` is what the head process needs to turn text into tokens and back, by file name:
     ``tokenizer.json`` (the tokenizers library's format) and ``chat.json`` (see ``ruvrun.tokenizer.Chat``).
-    ``decoder`` is None for any other graph.
+    ``decoder`` is None for any other graph. ``notes`` are sentences that the user is told when it is built.
     """
 
     name: str
@@ -81,3 +81,4 @@ class Program:
     source: Source
     decoder: Decoder | None
     head_files: Mapping[str, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

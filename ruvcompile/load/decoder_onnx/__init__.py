@@ -20,11 +20,13 @@ from ruvcompile.load.decoder_onnx.blocks import name_blocks
 from ruvcompile.load.decoder_onnx.canonical import Unclear, canonical
 from ruvcompile.load.decoder_onnx.facts import Facts, read_facts
 from ruvcompile.load.decoder_onnx.shapes import add_sources, heads_of, settle_shapes, size_of
-from ruvcompile.load.head import TOKENIZER, HeadFiles, head_files
-from ruvcompile.load.json_file import read_bytes, read_json_object
+from ruvcompile.load.directory import directory_name
+from ruvcompile.load.directory_tokenizer import read_tokenizer
 from ruvcompile.passes.canonicalise import canonicalise
 from ruvcompile.passes.state import FILLED, IDS, LOGITS, Ports, find_ports
 from ruvcompile.program import Decoder, Program
+
+_SLOW = "the decoder is run as it was exported, its state copied with every token: correct, and slower than it could be"
 
 
 def as_decoder(program: Program, path: Path) -> Program:
@@ -44,19 +46,22 @@ def as_decoder(program: Program, path: Path) -> Program:
     facts = read_facts(path, program.source.path)
     ports = _settle_ports(model, facts, program.source.path)
     facts = _complete(facts, ports, program.source.path)
-    head = _head_files(facts)
+    folder = str(Path(program.source.path).parent) if facts.folder == path.parent else str(facts.folder)
+    head = read_tokenizer(facts.folder, folder, facts.config, facts.vocab)
     add_sources(model)
     ports = replace(ports, filled=tuple(value for value in model.graph.inputs if value.name in FILLED))
-    return _drawn(replace(program, head_files=head.files), facts, ports, head.eos or facts.eos)
+    # Exporters call every graph the same; the folder has the model's name.
+    name = directory_name(facts.folder) if path.stem == "model" else program.name
+    return _drawn(replace(program, name=name, head_files=head.files), facts, ports, head.eos)
 
 
 def _drawn(program: Program, facts: Facts, ports: Ports, eos: tuple[int, ...]) -> Program:
     """The program in canonical form where that is clear, else as it was exported."""
-    stateful = False
+    notes: tuple[str, ...] = ()
     try:
         model, width = canonical(program.model, vocab=facts.vocab, context=facts.context)
-    except Unclear:
-        model, stateful = program.model, True
+    except Unclear as why:
+        model, notes = program.model, (_SLOW, f"it is not brought into the usual form: {why}")
         settle_shapes(model, ports, vocab=facts.vocab, context=facts.context)
         width = name_blocks(model, ports, vocab=facts.vocab, context=facts.context)
     kv_heads = heads_of(ports.pairs[0].past)
@@ -70,9 +75,9 @@ def _drawn(program: Program, facts: Facts, ports: Ports, eos: tuple[int, ...]) -
         vocab=facts.vocab,
         context=facts.context,
         eos=eos,
-        stateful=stateful,
+        stateful=bool(notes),
     )
-    return replace(program, model=model, decoder=decoder)
+    return replace(program, model=model, decoder=decoder, notes=notes)
 
 
 def _settle_ports(model: ir.Model, facts: Facts, named_as: str) -> Ports:
@@ -123,25 +128,6 @@ def _complete(facts: Facts, ports: Ports, named_as: str) -> Facts:
         )
     ports.logits.shape = ir.Shape(["batch", "sequence", vocab])
     return replace(facts, vocab=vocab)
-
-
-def _head_files(facts: Facts) -> HeadFiles:
-    raw = read_bytes(facts.folder / TOKENIZER, TOKENIZER)
-    path = facts.folder / "tokenizer_config.json"
-    config = read_json_object(path, path.name) if path.is_file() else {}
-    bos, eos = (
-        each.get("content", "") if isinstance(each := config.get(key), dict) else each or ""
-        for key in ("bos_token", "eos_token")
-    )
-    return head_files(
-        raw,
-        template=config.get("chat_template"),
-        chatml=False,
-        bos=bos,
-        eos=eos,
-        add_bos=bool(config.get("add_bos_token")),
-        ends=facts.eos,
-    )
 
 
 __all__ = ["as_decoder"]

@@ -1,9 +1,8 @@
 """What lies beside an exported decoder: its configuration and its tokenizer.
 
 A graph does not say how long a text the model was made for, nor which tokens end an answer. Exporters leave that in
-files beside it: ``config.json`` and ``generation_config.json`` (transformers, optimum), ``genai_config.json``
-(onnxruntime-genai's builder), and the tokenizer as ``tokenizer.json`` and ``tokenizer_config.json``. The folder above
-is looked at too, for some exporters put the graph into a folder ``onnx`` of its own.
+files beside it: ``config.json`` (transformers, optimum) or ``genai_config.json`` (onnxruntime-genai's builder), and the
+tokenizer as any checkpoint has it. The folder above is looked at too, for some graphs lie in a folder ``onnx``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from ruvcompile.errors import InputError
 from ruvcompile.load.json_file import read_json_object
 
-CONFIG, GENERATION, GENAI = "config.json", "generation_config.json", "genai_config.json"
+CONFIG, GENAI = "config.json", "genai_config.json"
 
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -25,7 +24,7 @@ _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 
 @dataclass(frozen=True)
 class Facts:
-    """What the files beside a graph say of it; 0 and () where they do not.
+    """What the files beside a graph say of it; 0 where they do not.
 
     Args:
         folder: where they lie.
@@ -33,7 +32,7 @@ class Facts:
         heads: of queries.
         head_size: of one of them.
         vocab: tokens of the vocabulary.
-        eos: the tokens that end an answer.
+        config: the configuration, as ``config.json`` has it; what ends an answer is among it.
     """
 
     folder: Path
@@ -42,7 +41,7 @@ class Facts:
     heads: int
     head_size: int
     vocab: int
-    eos: tuple[int, ...]
+    config: Mapping[str, Any]
 
 
 def read_facts(graph: Path, named_as: str) -> Facts:
@@ -74,14 +73,13 @@ def _genai(folder: Path) -> Facts:
         _number(decoder, ("num_attention_heads",)),
         _number(decoder, ("head_size",)),
         _number(model, ("vocab_size",)),
-        _tokens(model.get("eos_token_id")),
+        model,
     )
 
 
 def _transformers(folder: Path) -> Facts:
     outer = read_json_object(folder / CONFIG, CONFIG)
     config: Mapping[str, Any] = {**outer, **_table(outer, "text_config")}
-    generation = read_json_object(folder / GENERATION, GENERATION) if (folder / GENERATION).is_file() else {}
     heads, hidden = _number(config, _HEADS), _number(config, _HIDDEN)
     return Facts(
         folder,
@@ -90,7 +88,7 @@ def _transformers(folder: Path) -> Facts:
         heads,
         _number(config, ("head_dim",)) or (hidden // heads if heads else 0),
         _number(config, ("vocab_size",)),
-        _tokens(generation.get("eos_token_id")) or _tokens(config.get("eos_token_id")),
+        config,
     )
 
 
@@ -103,8 +101,3 @@ def _number(table: Mapping[str, Any], keys: tuple[str, ...]) -> int:
     """The first of ``keys`` that holds a whole number above 0, else 0."""
     values = (table.get(key) for key in keys)
     return next((value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0), 0)
-
-
-def _tokens(value: object) -> tuple[int, ...]:
-    listed = value if isinstance(value, list) else [value]
-    return tuple(each for each in listed if isinstance(each, int) and not isinstance(each, bool) and each >= 0)
