@@ -1,16 +1,18 @@
 """Join units, so that cuts fall only between groups.
 
 The layers of a decoder have many parallel branches, and a cut through the middle of one would send half a
-dozen tensors where a cut between two sends one. Groups keep the search to the sensible cuts. Groups that need
-each other's values in a circle cannot be on different sides of any cut, and become one.
+dozen tensors where a cut between two sends one. Groups keep the search to the sensible cuts (``group``). And units
+between which a value passes that must not cross a cut are on the same side of any: joined, they leave the nodes
+around them free, which in the order of the graph may stand in between (``together``). Groups that need each
+other's values in a circle cannot be on different sides of a cut either, and become one.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 
 from ruvcompile.passes.units import Unit, refusals
 
@@ -24,10 +26,35 @@ def group(units: Sequence[Unit], key: Callable[[str], str]) -> tuple[Unit, ...]:
     members: dict[str, list[Unit]] = {}
     for unit in units:
         members.setdefault(key(unit.nodes[0]), []).append(unit)
-    groups = list(members.values())
-    while (circle := _circle(groups)) is not None:
-        groups[circle[0]] = [unit for index in circle for unit in groups[index]]
-        groups = [parts for index, parts in enumerate(groups) if index not in circle[1:]]
+    return _joined(units, list(members.values()))
+
+
+def together(units: Sequence[Unit]) -> tuple[Unit, ...]:
+    """Join the maker of every value that must not cross a cut with all that read it; the order as in ``group``."""
+    root = list(range(len(units)))
+
+    def find(index: int) -> int:
+        while root[index] != index:
+            root[index] = root[root[index]]
+            index = root[index]
+        return index
+
+    maker = {name: index for index, unit in enumerate(units) for name in unit.outputs}
+    for index, unit in enumerate(units):
+        for name in unit.inputs:
+            if name in unit.refused and name in maker:
+                root[find(index)] = find(maker[name])
+    members: dict[int, list[Unit]] = {}
+    for index, unit in enumerate(units):
+        members.setdefault(find(index), []).append(unit)
+    if len(members) == len(units):
+        return tuple(units)
+    return _joined(units, list(members.values()))
+
+
+def _joined(units: Sequence[Unit], groups: list[list[Unit]]) -> tuple[Unit, ...]:
+    """The units that ``groups`` of ``units`` become."""
+    groups = [[unit for index in circle for unit in groups[index]] for circle in _circles(_needs(groups))]
     place = {id(unit): number for number, unit in enumerate(units)}
     for parts in groups:
         parts.sort(key=lambda unit: place[id(unit)])
@@ -57,13 +84,45 @@ def _needs(groups: Sequence[Sequence[Unit]]) -> dict[int, set[int]]:
     }
 
 
-def _circle(groups: Sequence[Sequence[Unit]]) -> list[int] | None:
-    """Groups that need each other in a circle, each once, the first of them first; None when there is no circle."""
-    try:
-        TopologicalSorter(_needs(groups)).prepare()
-    except CycleError as error:
-        return sorted(set(error.args[1]))
-    return None
+def _circles(needs: Mapping[int, set[int]]) -> list[list[int]]:
+    """The strongly connected components of a graph; most are single. Tarjan's algorithm (1972), without recursion."""
+    number: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    found: list[list[int]] = []
+    for start in needs:
+        if start in number:
+            continue
+        walk: list[tuple[int, Iterator[int]]] = []
+        following: int | None = start
+        while following is not None or walk:
+            if following is not None:
+                number[following] = lowest[following] = len(number)
+                path.append(following)
+                on_path.add(following)
+                walk.append((following, iter(needs[following])))
+            here, others = walk[-1]
+            following = None
+            for other in others:
+                if other not in number:
+                    following = other
+                    break
+                if other in on_path:
+                    lowest[here] = min(lowest[here], number[other])
+            if following is not None:
+                continue
+            walk.pop()
+            if walk:
+                before = walk[-1][0]
+                lowest[before] = min(lowest[before], lowest[here])
+            if lowest[here] == number[here]:
+                circle = [path.pop()]
+                while circle[-1] != here:
+                    circle.append(path.pop())
+                on_path.difference_update(circle)
+                found.append(sorted(circle))
+    return found
 
 
 def _sorted(groups: Sequence[Sequence[Unit]], place: Sequence[int]) -> list[int]:

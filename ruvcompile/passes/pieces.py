@@ -1,7 +1,8 @@
 """From a program to the units it may be cut between, and from chosen cuts to pieces.
 
 A decoder is cut between attention and MLP parts of layers, never inside one: within a part the back ends want
-several nodes together, and its key/value state belongs to it. Any other graph is cut between its nodes.
+several nodes together, and its key/value state belongs to it. Any other graph is cut between its nodes, those that
+pass what must not cross a cut to each other excepted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from ruvcompile.passes.cuts import Boundary, ports
-from ruvcompile.passes.groups import group
+from ruvcompile.passes.groups import group, together
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.scope import all_nodes, reads
 from ruvcompile.passes.units import Unit, units
@@ -24,7 +25,7 @@ from ruvcompile.program import Piece, Program
 def program_units(program: Program, types: Mapping[str, Type] | None = None) -> tuple[Unit, ...]:
     """The units of a program, in the order of computation."""
     found = units(program.model, types)
-    return group(found, unit_of) if program.decoder is not None else found
+    return group(found, unit_of) if program.decoder is not None else together(found)
 
 
 def unit_of(node_name: str) -> str:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from ruvcompile.errors import FitError, UsageError, did_you_mean
+from ruvcompile.errors import FitError
 from ruvcompile.options import Options
 from ruvcompile.partition import Border, Device, Partition, Problem, Shared, evaluate, solve
 from ruvcompile.passes.cuts import Boundary, boundaries
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import wire
 from ruvcompile.passes.units import Unit
+from ruvcompile.plan.places import held_together, named_cuts
 from ruvcompile.plan.shape import Member
 from ruvcompile.program import Program
 from ruvcompile.targets import usable_bytes
@@ -132,27 +133,11 @@ def _device(facts: Facts, number: int) -> Device:
 
 
 def _forced(facts: Facts, problem: Problem) -> Partition:
-    """The partition that ``--cut`` names: the borders all of whose made tensors are among the names."""
-    named = set(facts.options.cut)
-    known = {name for edge in facts.edges for name in wire(facts.program, edge)}
-    if unknown := sorted(named - known):
-        hint = did_you_mean(unknown[0], known)
-        raise UsageError("cut-unknown", f"no tensor {unknown[0]!r} crosses a possible cut", hint=hint)
-    cuts = []
-    for number, edge in enumerate(facts.edges, 1):
-        made = set(edge.made) & set(wire(facts.program, edge))
-        if made and made <= named:
-            if not edge.legal:
-                raise UsageError("cut-illegal", f"a cut there is not possible: {edge.reason}", hint="cut elsewhere")
-            cuts.append(number)
+    """The partition that ``--cut`` names."""
+    wires = [wire(facts.program, edge) for edge in facts.edges]
     wanted = len(problem.devices) - 1
-    if len(cuts) != wanted:
-        raise UsageError(
-            "cut-count",
-            f"--cut names {len(cuts)} cuts, {wanted + 1} stages need {wanted}",
-            hint="name all tensors that cross each cut, and no others",
-        )
-    return evaluate(problem, cuts)
+    graph, named = facts.program.model.graph, facts.options.cut
+    return evaluate(problem, named_cuts(graph, facts.units, facts.edges, wires, named, wanted))
 
 
 def _does_not_fit(facts: Facts, problem: Problem, best: Partition | None) -> FitError:
@@ -161,7 +146,7 @@ def _does_not_fit(facts: Facts, problem: Problem, best: Partition | None) -> Fit
         return FitError(
             "no-legal-cut",
             f"this model cannot be cut into {len(problem.devices)} stages",
-            context=sorted({edge.reason for edge in facts.edges if edge.reason})[:5],
+            context=held_together(facts.units, facts.edges),
             hint="build with fewer --nodes",
         )
     over = [need - device.memory for need, device in zip(best.stage_bytes, problem.devices, strict=True)]
@@ -196,7 +181,7 @@ def _value_bytes(facts: Facts) -> dict[str, int]:
     graph = facts.program.model.graph
     found = {}
     for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
-        # Every value of the canonical form is typed; in a graph that is run as it was exported, those that may cross are.
+        # Every value of the canonical form is typed; of a graph that is run as it was exported, those that may cross.
         if value.name and value.shape is not None and value.dtype is not None:
             found[value.name] = math.ceil(value.dtype.itemsize * math.prod(map(_known, value.shape)))
     return found

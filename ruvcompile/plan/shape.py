@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ruvcompile.errors import FitError, UsageError
 from ruvcompile.fleet import FleetNode
 from ruvcompile.options import Options
-from ruvcompile.passes.units import Unit
+from ruvcompile.passes.cuts import Unit, boundaries
+from ruvcompile.plan.places import check_stages
 from ruvcompile.program import Program
 from ruvcompile.targets import Target
 from ruvrun.manifest import Space
@@ -47,10 +48,8 @@ def members(options: Options, targets: dict[str, Target], units: Sequence[Unit],
             "several pipelines under one manifest are not in this version",
             hint="name fewer nodes in the fleet" if options.fleet.path else f"build one pipeline: --nodes {stages}",
         )
-    if stages > len(units):
-        raise FitError(
-            "stages-over-units", f"this model can be cut into at most {len(units)} stages", hint=f"--nodes {len(units)}"
-        )
+    if stages > 1:
+        check_stages(units, boundaries(units), stages)
     used = options.fleet.nodes[:stages]
     return tuple(
         Member(node, targets[node.target], _threads(node, targets[node.target], options, cores)) for node in used

@@ -11,6 +11,7 @@ import pytest
 
 from ruvcompile import cli
 from ruvcompile.errors import FitError, UsageError
+from ruvcompile.passes.cuts import Unit
 from ruvcompile.plan import members, space_for
 from ruvcompile.targets import fleet_targets
 from ruvrun.costs import load_costs
@@ -21,6 +22,7 @@ from tests.models import write_tiny_gguf
 
 LAYERS = 3
 UNITS = 2 * LAYERS + 2
+CHAIN = [Unit((f"n{i}",), (f"v{i}",), (f"v{i + 1}",)) for i in range(8)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -200,12 +202,12 @@ def test_threads_are_as_asked_or_pinned_or_shared(model, folder) -> None:
     path = fleet(folder, "", "cpus = [0, 1, 2]", "")
     Path(path).write_text(Path(path).read_text().replace("threads = 1\ncpus", "cpus", 1))
     asked = options(model, folder / "dist", fleet=path)
-    assert [m.threads for m in members(asked, fleet_targets(asked), [None] * 8, 6)] == [1, 3, 1]
+    assert [m.threads for m in members(asked, fleet_targets(asked), CHAIN, 6)] == [1, 3, 1]
     shared = options(model, folder / "dist", nodes="3")
-    assert [m.threads for m in members(shared, fleet_targets(shared), [None] * 8, 6)] == [2, 2, 2]
-    assert [m.threads for m in members(shared, fleet_targets(shared), [None] * 8, 1)] == [1, 1, 1]
+    assert [m.threads for m in members(shared, fleet_targets(shared), CHAIN, 6)] == [2, 2, 2]
+    assert [m.threads for m in members(shared, fleet_targets(shared), CHAIN, 1)] == [1, 1, 1]
     pis = options(model, folder / "dist", target="pi5", nodes="2")
-    assert [m.threads for m in members(pis, fleet_targets(pis), [None] * 8, 1)] == [4, 4]
+    assert [m.threads for m in members(pis, fleet_targets(pis), CHAIN, 1)] == [4, 4]
 
 
 def test_memory_that_is_too_small_is_told_with_its_sum(model, folder, costs, capsys) -> None:
