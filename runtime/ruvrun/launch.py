@@ -7,7 +7,6 @@ driver's thread runs in the command's own process, the stages are its children (
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -21,7 +20,7 @@ import msgspec
 from ruvrun import machine
 from ruvrun.bundle import HEAD, verify_head
 from ruvrun.errors import InputError, UnreachableError, UsageError
-from ruvrun.manifest import Space
+from ruvrun.manifest import LOCAL, Space
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
 from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, Placement
@@ -62,7 +61,7 @@ def processes(placement: Placement, settings: Settings, http: Http | None) -> li
     found = []
     for name in placement.stages:
         threads = threads_of(placement, settings, name)
-        env = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1", **_huge_pages()}
+        env = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
         extra = ["--threads", str(threads)]
         found.append(Process(f"stage on {name}", _argv(placement, settings, name, "stage", extra), env))
     if http is not None and placement.head:
@@ -71,15 +70,6 @@ def processes(placement: Placement, settings: Settings, http: Http | None) -> li
         env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
         found.append(Process("head", _argv(placement, settings, placement.manifest.head.node, "head", extra), env))
     return found
-
-
-def _huge_pages() -> dict[str, str]:
-    """Ask glibc to put large allocations on huge pages, where the kernel gives them to those who ask (``madvise``).
-
-    The weights as the kernels packed them are read from end to end at every token; fewer page walks made a step of
-    the benchmark's model 2 % faster. A user's own tunables are left alone.
-    """
-    return {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def cpus_of(placement: Placement, settings: Settings, name: str) -> Sequence[int]:
@@ -267,7 +257,7 @@ def _as_listened(endpoints: Endpoints, name: str, role: str) -> Endpoints:
     key of the fleet gets nothing, whatever the address.
     """
     own = endpoints.head if role == "head" else endpoints.nodes[name]
-    if own.host == LOOPBACK:
+    if own.host in (LOOPBACK, LOCAL):
         return endpoints
     everywhere = Endpoint("0.0.0.0", own.port)
     if role == "head":

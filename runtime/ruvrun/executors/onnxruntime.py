@@ -26,6 +26,7 @@ take the cores from each other, and its operators are long enough to wake up for
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from ruvrun.bundle import StageSpec
 from ruvrun.elements import ELEMENTS, Element, Value, packed, unpacked
 from ruvrun.errors import InputError
 from ruvrun.executors import Array, Span
+from ruvrun.executors.pages import use_huge_pages, zeroed
 from ruvrun.executors.stateful import StatefulDecoder, load_stateful
 
 SEQLENS = "seqlens_k"
@@ -46,6 +48,7 @@ ROWS = "logit_rows"
 LOGITS = "logits"
 POSITIONS = "position_ids"
 _WINDOWS_KEPT = 256
+_WORTH_HUGE_PAGES = 8 << 20
 # Its own words for some of them.
 _WORDS = {"float8_e8m0fnu": "float8e8m0", "float4_e2m1fn": "float4e2m1"}
 _ELEMENTS = {f"tensor({_WORDS.get(name, name.replace('_', ''))})": element for name, element in ELEMENTS.items()}
@@ -74,12 +77,13 @@ class OnnxDecoder:
         self._session = session
         self._spec = spec
         shape = (slots, spec.kv.heads, context, spec.kv.head_size)
-        # Zeroed pages are given out by the kernel when first written, in steps of 2 MiB where it gives huge pages.
         names = [value.name for value in session.get_inputs()]
         past = [name for name in names if name.startswith(("past_key.", "past_value."))]
         # Most stages have no use for positions: attention knows them by lengths.
         self._positioned = POSITIONS in names
-        self._kv = {name: np.zeros(shape, spec.kv.dtype) for name in past}
+        length = math.prod(shape) * np.dtype(spec.kv.dtype).itemsize
+        space = zeroed(len(past) * length).reshape(len(past), length)
+        self._kv = {name: space[index].view(spec.kv.dtype).reshape(shape) for index, name in enumerate(past)}
         self._inputs = {tensor.name: tensor for tensor in spec.inputs}
         self._outputs = {tensor.name: tensor for tensor in spec.outputs}
         self._windows: dict[tuple[int, int], _Call] = {}
@@ -246,12 +250,17 @@ def load_decoder(
     """Load a decoder stage; weights are mapped from their files and packed by the kernels."""
     if spec.exported:
         return load_stateful(directory, spec, context=context, slots=slots, threads=threads)
-    return OnnxDecoder(open_session(directory / spec.model, threads=threads), spec, context=context, slots=slots)
+    session = open_session(directory / spec.model, threads=threads)
+    use_huge_pages()  # before there is key/value space, which is mostly empty
+    return OnnxDecoder(session, spec, context=context, slots=slots)
 
 
 def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> OnnxGraph:
     """Load a stage of a graph."""
-    return OnnxGraph(open_session(directory / spec.model, threads=threads, spinning=False))
+    session = open_session(directory / spec.model, threads=threads, spinning=False)
+    if sum(file.bytes for file in spec.files) >= _WORTH_HUGE_PAGES:
+        use_huge_pages()
+    return OnnxGraph(session)
 
 
 def open_session(model: Path, *, threads: int, spinning: bool = True, profile: Path | None = None) -> Any:

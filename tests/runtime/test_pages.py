@@ -1,0 +1,67 @@
+"""Huge pages: which regions are taken, that they are, and that empty space stays empty."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ruvrun.executors.pages import full_regions, zeroed
+
+ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+SMAPS = """\
+00400000-00c00000 rw-p 00000000 00:00 0                          [heap]
+Size:               8192 kB
+Anonymous:          8192 kB
+AnonHugePages:         0 kB
+10000000-11000000 rw-p 00000000 00:00 0
+Anonymous:         16000 kB
+20000000-21000000 rw-p 00000000 00:00 0
+Anonymous:          1024 kB
+30000000-31000000 r--p 00000000 fe:01 42                         /a/file of weights
+Anonymous:         16384 kB
+40000000-41000000 rw-p 00000000 fe:01 42                         /a/file
+Anonymous:         16384 kB
+50000000-50200000 rw-p 00000000 00:00 0
+Anonymous:          2048 kB
+60000000-61000000 rw-p 00000000 00:00 0                          [stack]
+Anonymous:         16384 kB
+"""
+
+
+def test_own_and_full_regions_are_taken_and_no_others() -> None:
+    assert list(full_regions(SMAPS)) == [(0x400000, 0xC00000), (0x10000000, 0x11000000)]
+
+
+FILL = """
+import re, sys
+import numpy as np
+from ruvrun.executors.pages import use_huge_pages, zeroed
+kept = [np.ones(1 << 17) for _ in range(64)]  # 64 MiB, each smaller than a huge page
+space = zeroed(64 << 20)
+def of(key): return sum(map(int, re.findall(key + r": +(\\d+) kB", open("/proc/self/smaps").read())))
+before = of("AnonHugePages"), of("Rss")
+use_huge_pages()
+print(*before, of("AnonHugePages"), of("Rss"), int(sum(array.sum() for array in kept)))
+"""
+
+
+@pytest.mark.skipif(not ENABLED.is_file() or "[never]" in ENABLED.read_text(), reason="this kernel gives no huge pages")
+def test_what_was_loaded_moves_to_huge_pages_and_takes_no_more_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", FILL], capture_output=True, text=True, check=True)
+    huge_before, rss_before, huge, rss, total = map(int, done.stdout.split())
+    assert total == 64 << 17
+    assert huge - huge_before >= 48 << 10, "most of 64 MiB is on huge pages"
+    assert rss - rss_before <= 8 << 10, "what nobody has written stays empty"
+
+
+def test_zeroed_space_is_zero_and_can_be_written() -> None:
+    space = zeroed(5 << 20)
+    assert space.shape == (5 << 20,)
+    assert not space[::4096].any()
+    space[-1] = 7
+    assert space[-1] == 7
+    assert zeroed(0).shape == (0,)
