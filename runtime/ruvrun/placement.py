@@ -1,12 +1,13 @@
 """Which part of a manifest this invocation runs, and where every part is.
 
 A build's folder holds all bundles, a copied bundle holds one. When every node of the manifest is a process of
-this machine and all bundles are here, one command runs everything, on ports that are free: nothing has to be
-configured. Otherwise one node is run, on the ports of ``nodes.toml``, because other machines must find it.
+this machine and all bundles are here, one command runs everything, over links that need no ports: nothing has
+to be configured. Otherwise one node is run, on the ports of ``nodes.toml``, because other machines must find it.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,13 @@ import msgspec
 
 from ruvrun.bundle import BUNDLES, NODE, find_bundles
 from ruvrun.errors import InputError, UsageError, did_you_mean
-from ruvrun.machine import free_ports
 from ruvrun.manifest import LOCAL, MANIFEST, NODES, Manifest, Nodes, Space, load_manifest, load_nodes
 
 LOOPBACK = "127.0.0.1"
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where a process listens for links."""
+    """Where a process listens for links: host and port, or ``local`` and a number (``transport/samehost.py``)."""
 
     host: str
     port: int
@@ -163,8 +163,9 @@ def space(manifest: Manifest, context: int | None, streams: int | None) -> Space
 
 
 def _anywhere(manifest: Manifest) -> Endpoints:
-    head, *ports = free_ports(1 + len(manifest.node))
+    """Links of this machine alone: numbers that nobody else has, and no ports."""
+    numbers = [secrets.randbits(62) for _ in range(1 + len(manifest.node))]
     return Endpoints(
-        nodes={node.name: Endpoint(LOOPBACK, port) for node, port in zip(manifest.node, ports, strict=True)},
-        head=Endpoint(LOOPBACK, head),
+        nodes={node.name: Endpoint(LOCAL, number) for node, number in zip(manifest.node, numbers, strict=False)},
+        head=Endpoint(LOCAL, numbers[-1]),
     )

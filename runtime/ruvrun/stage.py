@@ -27,7 +27,7 @@ from ruvrun.awake import LINGER, Awake
 from ruvrun.bundle import load_spec
 from ruvrun.errors import RuvError
 from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State
-from ruvrun.manifest import Manifest
+from ruvrun.manifest import LOCAL, Manifest
 from ruvrun.pipeline.health import READY
 from ruvrun.pipeline.links import Address, Links, Lost, Opened, Received, Tensors
 from ruvrun.pipeline.loading import load_worker
@@ -81,7 +81,7 @@ def serve(
     def load() -> Worker:
         return load_worker(directory, manifest, number, context=context, streams=streams, threads=threads)
 
-    transport = open_sockets(manifest, node, directory)
+    transport = open_sockets(manifest, node, directory, endpoints)
     Stage(manifest, node, endpoints, transport, load, say, requires=_requires(directory)).run(stop)
 
 
@@ -117,7 +117,8 @@ class Stage:
         index = nodes.index(node)
         head = manifest.head.node
         self._node, self._index, self._stages = node, index, len(nodes)
-        self._head = f"{head} ({endpoints.head.host}:{endpoints.head.port})"
+        at = endpoints.head
+        self._head = f"{head} ({'this machine' if at.host == LOCAL else f'{at.host}:{at.port}'})"
         last = index == len(nodes) - 1
         self._next = head if last else nodes[index + 1]
         to = endpoints.head if last else endpoints.nodes[self._next]

@@ -106,7 +106,7 @@ def _main(directory: Path, node: str) -> None:
     endpoints = msgspec.json.decode((directory / "endpoints.json").read_bytes(), type=Endpoints)
     workers = fake_workers(len(manifest.stage), slots=SLOTS, context=CONTEXT)
     index = [entry.name for entry in manifest.node].index(node)
-    transport = open_sockets(manifest, node, directory / node)
+    transport = open_sockets(manifest, node, directory / node, endpoints)
     Stage(manifest, node, endpoints, transport, lambda: workers[index], _say).run()
 
 

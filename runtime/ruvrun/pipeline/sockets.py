@@ -1,4 +1,8 @@
-"""The sockets of one node's process: its key, the keys of its peers, and the largest part that may come."""
+"""The edge of one node's process: its key, the keys of its peers, and the largest part that may come.
+
+Where every process of a pipeline was started on this machine by one command, links are Unix sockets (``SameHost``).
+Everywhere else they are ZeroMQ's, also to a process that happens to be on the same machine.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,18 @@ from pathlib import Path
 from ruvrun.bundle import SECRET_KEY
 from ruvrun.elements import STRING, carrier
 from ruvrun.errors import IntegrityError
-from ruvrun.manifest import Manifest, Tensor
+from ruvrun.manifest import LOCAL, Manifest, Tensor
+from ruvrun.placement import Endpoints
+from ruvrun.transport import Transport
 from ruvrun.transport.keys import read_keys
+from ruvrun.transport.samehost import SameHost
 from ruvrun.transport.zeromq import ZeroMq
 
 _LEAST = 1 << 20
 _OPEN_SHAPE = 256 << 20  # where the manifest does not say how large a tensor gets
 
 
-def open_sockets(manifest: Manifest, node: str, bundle: Path) -> ZeroMq:
+def open_sockets(manifest: Manifest, node: str, bundle: Path, endpoints: Endpoints) -> Transport:
     """The transport of ``node``, with the secret key in its ``bundle``; nothing is bound yet.
 
     Raises:
@@ -31,6 +38,8 @@ def open_sockets(manifest: Manifest, node: str, bundle: Path) -> ZeroMq:
             hint="copy the bundle and the manifest of one build",
         )
     admitted = {entry.name: entry.public_key for entry in manifest.node}
+    if endpoints.head.host == LOCAL:
+        return SameHost(node, admitted, largest=largest_part(manifest))
     return ZeroMq(keys, admitted, largest=largest_part(manifest))
 
 

@@ -1,0 +1,360 @@
+"""Links between processes of one machine, against real sockets: who is let in, what arrives, what a loss looks like."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import itertools
+import os
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ruvrun.errors import MachineError
+from ruvrun.frames import Buffer
+from ruvrun.transport import Came, Down, Event, Peer, Transport, Up, packets
+from ruvrun.transport.connection import address_of, packet_socket
+from ruvrun.transport.outgoing import Timing
+from ruvrun.transport.samehost import SameHost
+
+ROOT = Path(__file__).parents[2]
+LONG = 20.0  # a safety net: nothing below waits for a time to pass
+QUICK = Timing(beat=0.05, silence=0.2, retry=(0.02, 0.1))
+LISTENS = """
+import sys
+from ruvrun.transport.outgoing import Timing
+from ruvrun.transport.samehost import SameHost
+listener = SameHost("b", ["a", "b"])
+listener.bind("local", int(sys.argv[1]))
+print("listening", flush=True)
+while True:
+    listener.receive(None)
+"""
+
+
+@contextlib.contextmanager
+def process(node: str, **options: object) -> Iterator[SameHost]:
+    transport = SameHost(node, ["a", "b", "c"], timing=QUICK, **options)  # type: ignore[arg-type] # a test's options
+    try:
+        yield transport
+    finally:
+        transport.close()
+
+
+@contextlib.contextmanager
+def linked(**options: object) -> Iterator[tuple[SameHost, SameHost, int]]:
+    """``a`` connected to ``b``, and b's number."""
+    with process("a") as first, process("b", **options) as second:
+        number = second.bind("local", secrets.randbits(62))
+        first.connect("b", "local", number)
+        assert first.receive(LONG) == [Up("b")]
+        yield first, second, number
+
+
+def wait_for(transport: Transport, wanted: Callable[[Event], bool]) -> Event:
+    """The first event that is wanted; those before it are dropped."""
+    until = time.monotonic() + LONG
+    while time.monotonic() < until:
+        for event in transport.receive(0.1):
+            if wanted(event):
+                return event
+    raise AssertionError("it did not happen")
+
+
+def is_down(event: Event) -> bool:
+    return isinstance(event, Down)
+
+
+def frames_of(transport: Transport) -> Iterator[list[bytes]]:
+    """What comes, for ever."""
+    while True:
+        for event in transport.receive(LONG):
+            if isinstance(event, Came):
+                yield [bytes(part) for part in event.parts]
+
+
+def first_frame(transport: Transport) -> list[bytes]:
+    return next(frames_of(transport))
+
+
+def test_both_ends_talk_and_are_known_by_name() -> None:
+    with linked() as (first, second, _):
+        assert first.send(Peer("b"), [b"question"])
+        came = wait_for(second, lambda event: isinstance(event, Came))
+        assert isinstance(came, Came)
+        assert came.peer.node == "a"
+        assert came.peer.link
+        assert second.send(came.peer, [b"answer"])
+        assert first.receive(LONG) == [Came(Peer("b"), [b"answer"])]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b""],
+        [bytes(packets.LARGEST - 1)],
+        [bytes(packets.LARGEST)],
+        [b"head", b"", b"body" * 3, memoryview(bytes(range(256)) * 8192)],
+        [b"head", memoryview(array.array("d", [1.5, 2.5]))],
+    ],
+)
+def test_a_frame_arrives_as_it_was_sent(parts: Sequence[Buffer]) -> None:
+    with linked() as (first, second, _):
+        assert first.send(Peer("b"), parts)
+        assert first_frame(second) == [bytes(part) for part in parts]
+
+
+def test_parts_that_come_as_memory_begin_where_kernels_want_them() -> None:
+    with linked() as (first, second, _):
+        first.send(Peer("b"), [b"odd", bytes(100_001), bytes(8)])
+        came = wait_for(second, lambda event: isinstance(event, Came))
+        assert isinstance(came, Came)
+        import numpy as np
+
+        assert [np.frombuffer(part, np.uint8).ctypes.data % 64 for part in came.parts] == [0, 0, 0]
+
+
+def test_what_was_sent_is_the_senders_again() -> None:
+    with linked() as (first, second, _):
+        for size in (10, 100_000):
+            buffer = bytearray(b"1" * size)
+            first.send(Peer("b"), [buffer])
+            buffer[:] = b"2" * size
+            assert first_frame(second) == [b"1" * size]
+
+
+def test_a_receiver_that_does_not_read_holds_nobody_up_and_loses_nothing() -> None:
+    """Many times what a socket holds, small and large in turn, before the first is read."""
+    sent = [[b"%d" % number * 5000] if number % 3 else [b"head", bytes(200_000)] for number in range(300)]
+    with linked() as (first, second, _):
+        for parts in sent:
+            assert first.send(Peer("b"), parts)
+        arrived = []
+        until = time.monotonic() + LONG
+        while len(arrived) < len(sent) and time.monotonic() < until:
+            first.receive(0)  # what had no room goes out here
+            arrived += [event.parts for event in second.receive(0.01) if isinstance(event, Came)]
+        assert [[bytes(part) for part in parts] for parts in arrived] == sent
+
+
+def test_last_words_leave_even_through_a_full_socket() -> None:
+    with linked() as (first, second, _):
+        count = next(number for number in itertools.count() if not first.send(Peer("b"), [bytes(60_000)]))
+        reader = frames_of(second)
+        import threading
+
+        read: list[list[bytes]] = []
+        thread = threading.Thread(target=lambda: read.extend(itertools.islice(reader, count)))
+        thread.start()
+        first.close(grace=LONG)
+        thread.join(LONG)
+        assert len(read) == count
+
+
+def test_a_node_nobody_knows_gets_nothing() -> None:
+    with process("b") as second, SameHostOf("stranger") as stranger, process("a") as first:
+        number = second.bind("local", secrets.randbits(62))
+        stranger.connect("b", "local", number)
+        assert stranger.receive(LONG) == [Up("b")]
+        stranger.send(Peer("b"), [b"evil"])
+        first.connect("b", "local", number)
+        first.send(Peer("b"), [b"good"])
+        assert first_frame(second) == [b"good"]
+        assert wait_for(stranger, is_down) == Down("b", "the connection was lost")
+
+
+@contextlib.contextmanager
+def SameHostOf(node: str) -> Iterator[SameHost]:  # noqa: N802 - stands for the class
+    transport = SameHost(node, ["a", "b", node], timing=QUICK)
+    try:
+        yield transport
+    finally:
+        transport.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_another_user_gets_nothing_and_is_not_believed() -> None:
+    number = secrets.randbits(62)
+    with process("b") as second, process("a") as first:
+        second.bind("local", number)
+        code = (
+            "import os, socket, sys; os.setuid(65534);"
+            "made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); made.connect('\\0' + sys.argv[1]);"
+            "made.settimeout(20); sys.exit(made.recv(1) != b'')"
+        )
+        evil = subprocess.Popen([sys.executable, "-c", code, address_of(number)[1:]])
+        until = time.monotonic() + LONG
+        while evil.poll() is None and time.monotonic() < until:
+            assert second.receive(0.1) == []
+        assert evil.returncode == 0, "it was not hung up on"
+        taken = secrets.randbits(62)
+        code = (
+            "import os, socket, sys; os.setuid(65534);"
+            "made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); made.bind('\\0' + sys.argv[1]);"
+            "made.listen(); print('there', flush=True); made.accept()[0].recv(1)"
+        )
+        argv = [sys.executable, "-c", code, address_of(taken)[1:]]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as squatter:
+            assert squatter.stdout is not None
+            assert squatter.stdout.readline() == b"there\n"
+            first.connect("b", "local", taken)
+            assert first.receive(LONG) == [Down("b", "another user's process listens there", refused=True)]
+
+
+def raw(number: int, *sent: bytes) -> socket.socket:
+    """A connection that says what it likes."""
+    made = packet_socket()
+    made.connect(address_of(number))
+    for data in sent:
+        made.send(data)
+    return made
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [b"\x00before its name"],
+        [b"\x02a", b"\x02a"],
+        [b"\x02a", b"\x01" + bytes(8)],
+        [b"\x02" + b"\xff" * 10],
+        [b"\x02a", b"\x00" * (packets.LARGEST + 2)],
+    ],
+)
+def test_what_is_no_packet_ends_that_connection_alone(sent: list[bytes]) -> None:
+    with linked() as (first, second, number):
+        evil = raw(number, *sent)
+        evil.setblocking(True)
+        evil.settimeout(LONG)
+        first.send(Peer("b"), [b"good"])
+        assert first_frame(second) == [b"good"]
+        second.receive(0)
+        assert evil.recv(1) == b""
+        evil.close()
+
+
+def hand(to: socket.socket, sizes: Sequence[int], size: int, *, seal: bool) -> None:
+    """Send memory of ``size`` bytes, said to hold parts of ``sizes``."""
+    import fcntl
+
+    handed = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(handed, size)
+    if seal:
+        fcntl.fcntl(handed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+    data = packets.MEMORY + struct.pack(f"<{len(sizes)}Q", *sizes)
+    socket.send_fds(to, [data], [handed])
+    os.close(handed)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size", "seal", "kept"),
+    [
+        ((100, 28), 192, True, True),
+        ((100, 28), 192, False, False),  # its sender could cut it short under us
+        ((100, 128), 192, True, False),
+        ((1 << 60,), 192, True, False),
+        ((2 << 20,), 4 << 20, True, False),  # above ``largest``
+        ((), 192, True, False),
+    ],
+)
+def test_memory_is_taken_only_as_it_is_said_to_be(sizes: Sequence[int], size: int, seal: bool, kept: bool) -> None:
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with linked(largest=1 << 20) as (_, second, number):
+        evil = raw(number, b"\x02c")
+        hand(evil, sizes, size, seal=seal)
+        evil.send(b"\x00next")
+        if kept:
+            frames = frames_of(second)
+            assert [len(part) for part in next(frames)] == [*sizes]
+            assert next(frames) == [b"next"]
+        else:
+            evil.setblocking(True)
+            evil.settimeout(LONG)
+            until = time.monotonic() + LONG
+            with evil, contextlib.suppress(ConnectionResetError):
+                while time.monotonic() < until:
+                    assert second.receive(0.05) == []
+                    with contextlib.suppress(BlockingIOError):
+                        assert evil.recv(1, socket.MSG_DONTWAIT) == b""
+                        break
+        evil.close()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_whoever_listens_later_is_found() -> None:
+    number = secrets.randbits(62)
+    with process("a") as first, process("b") as second:
+        first.connect("b", "local", number)
+        assert first.receive(0) == []
+        second.bind("local", number)
+        assert first.receive(LONG) == [Up("b")]
+
+
+def test_a_loss_is_told_and_a_new_link_begins_empty() -> None:
+    with process("a") as first:
+        number = secrets.randbits(62)
+        with process("b") as second:
+            second.bind("local", number)
+            first.connect("b", "local", number)
+            assert first.receive(LONG) == [Up("b")]
+            first.send(Peer("b"), [b"old"])
+        assert first.receive(LONG) == [Down("b", "the connection was lost")]
+        assert not first.send(Peer("b"), [b"lost"])
+        with process("b") as second:
+            second.bind("local", number)
+            first.connect("b", "local", number)
+            assert first.receive(LONG) == [Up("b")]
+            first.send(Peer("b"), [b"new"])
+            assert first_frame(second) == [b"new"]
+
+
+def test_connecting_again_replaces_the_link() -> None:
+    with linked() as (first, second, number):
+        first.send(Peer("b"), [b"one"])
+        assert first_frame(second) == [b"one"]
+        first.connect("b", "local", number)
+        assert first.receive(LONG) == [Up("b")]
+        first.send(Peer("b"), [b"two"])
+        assert first_frame(second) == [b"two"]
+
+
+@pytest.mark.parametrize(
+    ("how", "why"), [(signal.SIGKILL, "the connection was lost"), (signal.SIGSTOP, "it is stopped")]
+)
+def test_a_process_that_is_killed_or_stopped_is_lost(how: signal.Signals, why: str) -> None:
+    number = secrets.randbits(62)
+    argv = [sys.executable, "-c", LISTENS, str(number)]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE) as listener, process("a") as first:
+        try:
+            assert listener.stdout is not None
+            assert listener.stdout.readline() == b"listening\n"
+            first.connect("b", "local", number)
+            assert first.receive(LONG) == [Up("b")]
+            listener.send_signal(how)
+            assert wait_for(first, is_down) == Down("b", why)
+        finally:
+            listener.kill()
+
+
+def test_two_processes_cannot_listen_in_one_place() -> None:
+    with process("a") as first, process("b") as second:
+        number = first.bind("local", secrets.randbits(62))
+        with pytest.raises(MachineError, match="another process"):
+            second.bind("local", number)
+
+
+def test_many_wakes_are_one() -> None:
+    with process("a") as first:
+        for _ in range(100):
+            first.wake()
+        assert first.receive(LONG) == []
+        assert first.receive(0) == []
+    first.wake()
+    first.close()
