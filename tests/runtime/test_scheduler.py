@@ -44,7 +44,7 @@ def test_the_group_that_waits_longest_goes_first_and_whole_ones_before_parts(
     running = []
     for slot, ready_since in enumerate(since):
         one = Sequence(request(slot, (1,)))
-        one.slot, one.sent, one.since, one.due = slot, 1, ready_since, slot in due
+        one.slot, one.sent, one.since, one.due, one.decoding = slot, 1, ready_since, slot in due, True
         one.tokens.append(7)
         running.append(one)
     parts = Scheduler(stages=2, chunk=4).next(running[::-1], decode_steps=min(1, len(due)))

@@ -31,8 +31,8 @@ a new head must start above it: give ``epoch`` something that rises from one sta
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -45,8 +45,7 @@ from ruvrun.errors import InputError, IntegrityError
 Outgoing = tuple[frames.Ring, dict[str, npt.NDArray[np.int64]]]
 
 
-@dataclass(frozen=True)
-class Flight:
+class Flight(msgspec.Struct, frozen=True):
     """A Step in the ring: its number, the sequences it will bring tokens for, in order, and whether it decodes."""
 
     step: int
@@ -119,11 +118,20 @@ class Engine:
 
     def step(self) -> Outgoing | None:
         """The next ring message to send, with its tensors; None when there is none until something returns."""
-        if not self._outbox and len(self._flights) < self.window and not self._all_due():
-            decode_steps = sum(flight.decode for flight in self._flights)
+        if self._outbox:
+            return self._outbox.popleft()
+        for sequence in self._running.values():
+            if not sequence.due:
+                break
+        else:  # every sequence awaits a token: the usual case between steps
+            return None
+        if len(self._flights) < self.window:
+            decode_steps = 0
+            for flight in self._flights:
+                decode_steps += flight.decode
             if parts := self._scheduler.next(self._running.values(), decode_steps):
-                self._send(parts)
-        return self._outbox.popleft() if self._outbox else None
+                return self._send(parts)
+        return None
 
     def receive(self, message: frames.Sampled) -> list[Token]:
         """Take the result of the oldest Step in the ring.
@@ -152,7 +160,8 @@ class Engine:
             returned.append(sequence.accept(token, self.context))
             if returned[-1].finish:
                 self._end(sequence)
-        self._admit()
+        if self._waiting:
+            self._admit()
         return returned
 
     def lose(self, why: str) -> list[Lost]:
@@ -187,39 +196,41 @@ class Engine:
             else:
                 assert sequence.due == (sequence.prompt_left == 0), "a prompt that was sent awaits its token"
 
-    def _all_due(self) -> bool:
-        """Whether every sequence awaits a token, so that there is nothing to schedule: the usual case between steps."""
-        for sequence in self._running.values():  # noqa: SIM110 - a loop, because this runs twice in every step
-            if not sequence.due:
-                return False
-        return True
+    def _send(self, parts: list[Part]) -> Outgoing:
+        """What goes now: a Step, or the Open of a sequence that is new with that Step behind it in the outbox.
 
-    def _send(self, parts: list[Part]) -> None:
-        """Put a Step into the outbox, after the Open of a sequence that is new; mark its tokens as sent."""
-        for part in parts:
-            if not part.sequence.opened:
-                part.sequence.opened = True
-                request = part.sequence.request
-                self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling))
+        The tokens are marked as sent.
+        """
         decode = parts[0].sequence.decoding
+        if not decode:
+            for part in parts:
+                if not part.sequence.opened:
+                    part.sequence.opened = True
+                    request = part.sequence.request
+                    self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling))
         spans: list[frames.SeqStep] = []
         ids: list[int] = []
         due: list[Sequence] = []
         for part in parts:
-            sequence = part.sequence
-            spans.append(part.span())
-            ids += part.tokens()
+            sequence, sent = part.sequence, part.sequence.sent
+            spans.append(frames.SeqStep(sequence.request.id, sequence.slot, sent, part.count, part.rows))
+            ids += sequence.tokens[sent : sent + part.count]
             if part.rows:
                 due.append(sequence)
-            sequence.sent += part.count
-            sequence.due = bool(part.rows)
-        message = frames.Step(self.epoch, self._numbered, tuple(spans))
-        self._flights.append(Flight(message.step, tuple(due), decode))
-        self._post(message, {"input_ids": np.array(ids, np.int64)})
+                sequence.due = True
+            sequence.sent = sent + part.count
+        number = self._numbered
+        self._numbered = number + 1
+        self._flights.append(Flight(number, tuple(due), decode))
+        step = frames.Step(self.epoch, number, tuple(spans)), {"input_ids": np.array(ids, np.int64)}
+        if not self._outbox:
+            return step
+        self._outbox.append(step)
+        return self._outbox.popleft()
 
-    def _post(self, message: frames.Ring, tensors: dict[str, npt.NDArray[np.int64]] | None = None) -> None:
+    def _post(self, message: frames.Ring) -> None:
         self._numbered += 1
-        self._outbox.append((message, tensors or {}))
+        self._outbox.append((message, {}))
 
     def _end(self, sequence: Sequence) -> None:
         """Free what a running sequence holds, here at once and on the stages by a Close."""

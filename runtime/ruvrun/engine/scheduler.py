@@ -36,28 +36,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection
-from dataclasses import dataclass
 
-from ruvrun import frames
+import msgspec
+
 from ruvrun.engine.sequence import Sequence
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, gc=False):
     """A sequence's part of a step: its next ``count`` tokens; ``rows`` is 1 when a token shall be sampled."""
 
     sequence: Sequence
     count: int
     rows: int
-
-    def span(self) -> frames.SeqStep:
-        """How a step names this part."""
-        sequence = self.sequence
-        return frames.SeqStep(sequence.request.id, sequence.slot, sequence.sent, self.count, self.rows)
-
-    def tokens(self) -> list[int]:
-        """The token ids of this part."""
-        return self.sequence.tokens[self.sequence.sent : self.sequence.sent + self.count]
 
 
 _SLOT = operator.attrgetter("slot")
@@ -85,10 +75,13 @@ class Scheduler:
             running: the sequences that hold a slot, the oldest request first.
             decode_steps: decode steps now in the ring.
         """
-        decoding = [sequence for sequence in running if sequence.decoding]
-        if group := self._group(decoding, decode_steps):
+        decoding: list[Sequence] = []
+        for sequence in running:
+            if sequence.decoding:
+                decoding.append(sequence)
+        if parts := self._group(decoding, decode_steps):
             self._after_chunk = False
-            return [Part(sequence, 1, 1) for sequence in group]
+            return parts
         if decoding and self._after_chunk:
             return []
         for sequence in running:
@@ -98,25 +91,29 @@ class Scheduler:
                 return [Part(sequence, count, int(count == left))]
         return []
 
-    def _group(self, decoding: Collection[Sequence], decode_steps: int) -> list[Sequence]:
-        """The ready members of the group whose turn it is; none while as many steps as groups are in the ring."""
+    def _group(self, decoding: list[Sequence], decode_steps: int) -> list[Part]:
+        """One token of each ready member of the group whose turn it is.
+
+        None while as many steps as groups are in the ring.
+        """
         if not decoding:
             return []
         size = -(-len(decoding) // self._stages)
         if decode_steps >= -(-len(decoding) // size):
             return []
-        by_slot = sorted(decoding, key=_SLOT)
-        chosen: list[Sequence] = []
+        by_slot = sorted(decoding, key=_SLOT) if len(decoding) > 1 else decoding
+        chosen: list[Part] = []
         best: tuple[bool, int] | None = None
         # Whole groups before parts, then the one that has waited longest: plain loops, since every step comes here.
         for start in range(0, len(by_slot), size):
             members = by_slot[start : start + size]
-            ready: list[Sequence] = []
-            since = members[0].since
+            ready: list[Part] = []
+            since = 0
             for sequence in members:
-                if sequence.ready:
-                    since = min(since, sequence.since) if ready else sequence.since
-                    ready.append(sequence)
+                if not sequence.due:
+                    if not ready or sequence.since < since:
+                        since = sequence.since
+                    ready.append(Part(sequence, 1, 1))
             rank = (len(ready) < len(members), since)
             if ready and (best is None or rank < best):
                 chosen, best = ready, rank

@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from ruvrun import frames
 
 Finish = Literal["stop", "length"]
 NO_SLOT = -1
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What a client wants continued.
 
     Args:
@@ -33,8 +34,7 @@ class Request:
     eos: frozenset[int]
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     """The next token of request ``id``; ``finish`` says why it is the last one, None where it is not.
 
     ``stop``: it is one of the request's eos tokens. ``length``: ``max_tokens`` or the context is used up.
@@ -45,8 +45,7 @@ class Token:
     finish: Finish | None
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """Request ``id`` ended without an answer; ``why`` is a sentence for the client."""
 
     id: int
@@ -60,7 +59,8 @@ class Sequence:
     Position *p* holds ``tokens[p]``. Positions below ``sent`` were sent into the ring, and are computed or on
     their way; as frames keep their order, what follows them will find them computed. ``due`` is set while a
     token was asked for and has not returned: then nothing that depends on it can be sent. ``since`` is when
-    the sequence last became ready for its next token, in the engine's own count of results.
+    the sequence last became ready for its next token, in the engine's own count of results. ``decoding`` tells
+    whether its first token has returned, so that it goes on one token at a time.
     """
 
     request: Request
@@ -70,6 +70,7 @@ class Sequence:
     due: bool = False
     opened: bool = False
     since: int = 0
+    decoding: bool = False
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
@@ -79,25 +80,17 @@ class Sequence:
         """Prompt tokens that were not sent yet."""
         return max(0, len(self.request.prompt) - self.sent)
 
-    @property
-    def decoding(self) -> bool:
-        """Whether its first token has returned, so that it goes on one token at a time."""
-        return len(self.tokens) > len(self.request.prompt)
-
-    @property
-    def ready(self) -> bool:
-        """Whether its newest token has returned and was not sent yet."""
-        return self.decoding and not self.due
-
     def accept(self, token: int, context: int) -> Token:
         """Take the token that was due; ``context`` is the number of positions a slot holds."""
         assert self.due, "a token came that was not due"
         self.due = False
-        self.tokens.append(token)
-        generated = len(self.tokens) - len(self.request.prompt)
+        self.decoding = True
+        request, tokens = self.request, self.tokens
+        tokens.append(token)
+        have = len(tokens)
         finish: Finish | None = None
-        if token in self.request.eos:
+        if token in request.eos:
             finish = "stop"
-        elif generated >= self.request.max_tokens or len(self.tokens) >= context:
+        elif have >= context or have - len(request.prompt) >= request.max_tokens:
             finish = "length"
-        return Token(self.request.id, token, finish)
+        return Token(request.id, token, finish)

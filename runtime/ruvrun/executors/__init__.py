@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
@@ -27,8 +28,7 @@ from ruvrun.frames import Array
 LOADERS = {"onnxruntime": "ruvrun.executors.onnxruntime"}
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, gc=False):
     """The part of a step that belongs to one sequence: ``count`` tokens from ``position`` on, in ``slot``.
 
     ``rows`` is how many of the last positions the sampler wants logits for (0 or 1 today).

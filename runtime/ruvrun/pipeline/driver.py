@@ -107,6 +107,7 @@ class Driver:
         self._counters: dict[str, Counters] = {}
         self._counted = threading.Event()
         self._all_ready = threading.Event()
+        self._ready = False
         self._stopping = False
         self._broken: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
@@ -246,12 +247,15 @@ class Driver:
                 ring.send(message, tensors)
             if told:
                 self._tell(told)
-            timeout = None if self._due is None else max(0.0, self._due - time.monotonic())
-            arrived = ring.poll(timeout)
+            due = self._due
+            arrived = ring.poll(None if due is None else max(0.0, due - time.monotonic()))
             told = []
             with lock:
                 for received, arrays in arrived:
-                    told += self._receive(received, arrays)
+                    if type(received) is Sampled:
+                        self._sampled(received, told)
+                    else:
+                        told += self._receive(received, arrays)
                 if not arrived and self._due is not None and time.monotonic() >= self._due:
                     told += self._lose(f"no stage answered for {self._patience:.0f} s")
         self._tell(told)
@@ -261,21 +265,20 @@ class Driver:
         if self._ask is not None:
             self._ring.ask(self._ask)
             self._ask = None
-        if not self._all_ready.is_set():
-            return []
         outgoing: list[tuple[Ring, Tensors]] = []
-        while (step := self._work.step()) is not None:
-            outgoing.append(step)
-            self._count(step[0])
+        if not self._ready:
+            return outgoing
+        step = self._work.step
+        while (sent := step()) is not None:
+            outgoing.append(sent)
+            message = sent[0]
+            self._epoch = message.epoch
+            kind = type(message)
+            if kind is Step or kind is Run:  # what is under way, for the deadline
+                self._in_ring += 1
+                if self._due is None:
+                    self._due = time.monotonic() + self._patience
         return outgoing
-
-    def _count(self, message: Ring) -> None:
-        """Note what is under way, for the deadline."""
-        self._epoch = message.epoch
-        if isinstance(message, Step | Run):
-            self._in_ring += 1
-            if self._due is None:
-                self._due = time.monotonic() + self._patience
 
     def _returned(self, epoch: int) -> bool:
         """Note an answer; False when it belongs to an epoch that is over."""
@@ -287,10 +290,7 @@ class Driver:
 
     def _receive(self, message: Message, tensors: Tensors) -> list[tuple[OnEvent, Event]]:
         told: list[tuple[OnEvent, Event]] = []
-        if isinstance(message, Sampled):
-            if isinstance(self._work, Engine) and self._returned(message.epoch):
-                told = self._sampled(self._work, message)
-        elif isinstance(message, Run):
+        if isinstance(message, Run):
             if isinstance(self._work, Calls) and self._returned(message.epoch):
                 self._work.receive(message, tensors)
         elif isinstance(message, State):
@@ -305,19 +305,21 @@ class Driver:
                 self._counted.set()
         return told
 
-    def _sampled(self, engine: Engine, message: Sampled) -> list[tuple[OnEvent, Event]]:
+    def _sampled(self, message: Sampled, told: list[tuple[OnEvent, Event]]) -> None:
+        """The usual message: tokens."""
+        if not isinstance(self._work, Engine) or not self._returned(message.epoch):
+            return
         try:
-            tokens = engine.receive(message)
+            tokens = self._work.receive(message)
         except IntegrityError as error:
-            return self._lose(str(error))
-        told: list[tuple[OnEvent, Event]] = []
+            told += self._lose(str(error))
+            return
         for token in tokens:
             caller = self._callers.get(token.id)
             if caller is not None:
                 told.append((caller, token))
                 if token.finish is not None:
                     del self._callers[token.id]
-        return told
 
     def _changed(self, message: State) -> list[tuple[OnEvent, Event]]:
         if not self._health.note(message):
@@ -325,8 +327,10 @@ class Driver:
         self._on_change(message.node, message.state, message.why)
         told: list[tuple[OnEvent, Event]] = []
         if self._health.ready:
+            self._ready = True
             self._all_ready.set()
-        elif self._all_ready.is_set():
+        elif self._ready:
+            self._ready = False
             self._all_ready.clear()
             stage = self._health.nodes[message.node].stage
             told = self._lose(f"{message.node} (stage {stage}) was lost: {message.why or message.state}")
@@ -351,7 +355,7 @@ class Driver:
     def _require_ready(self) -> None:
         if self._broken is not None or self._stopping:
             raise _lost(str(self._broken) if self._broken else _STOPPING)
-        if not self._all_ready.is_set():
+        if not self._ready:
             raise UnreachableError(
                 "not-ready",
                 "a stage of this pipeline is not there",

@@ -70,6 +70,7 @@ Happened = Received | Opened | Lost
 class _Outgoing:
     """Our link to a node: where, how it stands, and when to connect again if it does not."""
 
+    peer: Peer
     address: Address
     role: str
     session: Caller
@@ -105,7 +106,8 @@ class Links:
         self._expected = expected
         self._clock = clock
         self._outgoing = {
-            node: _Outgoing(address, role, Caller(me, node, role)) for node, (role, address) in calls.items()
+            node: _Outgoing(Peer(node), address, role, Caller(me, node, role))
+            for node, (role, address) in calls.items()
         }
         self._incoming: dict[bytes, tuple[Peer, Listener]] = {}
         self._due: float | None = None
@@ -148,13 +150,15 @@ class Links:
 
     def send(self, node: str, message: Message, tensors: Tensors = frames.NO_TENSORS) -> bool:
         """Send over our link to ``node``; False where it cannot go now."""
-        session = self._outgoing[node].session
+        link = self._outgoing[node]
+        session = link.session
         if session.phase is not Phase.OPEN:
             return False
-        session.sending(message)
+        if type(message) not in session.sends:
+            session.sending(message)
         parts = frames.encode(message, tensors)
-        self.sent_bytes += frames.size(parts)
-        return self._transport.send(Peer(node), parts)
+        self.sent_bytes += len(parts[0]) if len(parts) == 1 else frames.size(parts)
+        return self._transport.send(link.peer, parts)
 
     def answer(self, peer: Peer, message: Message) -> bool:
         """Send back over a link that a peer opened to us; False where it cannot go now."""
@@ -178,6 +182,9 @@ class Links:
         session = known[1] if known is not None else Listener(self._me, peer.node, self._expected)
         try:
             message, tensors = frames.decode(event.parts)
+            if type(message) in session.receives:  # the usual case
+                happened.append(Received(peer, message, tensors))
+                return
             answer = session.receive(message)
         except (frames.FrameError, RemoteLinkError) as error:
             if session.phase is Phase.OPEN:
@@ -195,8 +202,6 @@ class Links:
                 happened.append(Opened(peer, session.peer_role, session.peer_software))
             else:
                 happened.append(Lost(peer, session.why, refused=True, was_open=False))
-        elif session.phase is Phase.OPEN:
-            happened.append(Received(peer, message, tensors))
 
     def _forget(self, peer: Peer, session: Listener, why: str, happened: list[Happened]) -> None:
         session.close()

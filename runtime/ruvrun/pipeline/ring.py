@@ -66,7 +66,7 @@ class Ring:
         self._shown: dict[str, State] = {}
         self._reports = False
         self._links = Links(
-            transport or open_sockets(manifest, head, bundle),
+            transport or open_sockets(manifest, head, bundle, endpoints),
             Self(manifest.protocol, manifest.id, head, HEAD, ruvrun.__version__),
             listen=(endpoints.head.host, endpoints.head.port),
             calls={node: (STAGE, (endpoints.nodes[node].host, endpoints.nodes[node].port)) for node in nodes},
@@ -88,7 +88,7 @@ class Ring:
         """
         came: list[tuple[Message, Tensors]] = []
         for happened in self._links.poll(timeout):
-            if isinstance(happened, Received) and not isinstance(happened.message, State):
+            if type(happened) is Received and type(happened.message) is not State:
                 came.append((happened.message, happened.tensors))
                 continue
             self._note(happened)
