@@ -19,8 +19,8 @@ from tests.system.served import Served, command, serving
 pytestmark = pytest.mark.model
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-# Peak over what a stage's imports take: the mapped file, and its packed form with the sums of its blocks (1.17 times the
-# file). How much of the file is still mapped when the last of it is packed is the kernel's choice: 1.5 to 1.9 were seen.
+# Peak over what a stage's imports take: the mapped file, and its packed form with the sums of its blocks (1.17 times
+# the file). How much of the file is still mapped when the last is packed is the kernel's choice: 1.5 to 1.9 were seen.
 MOST = 2.2
 MIB = 2**20
 
