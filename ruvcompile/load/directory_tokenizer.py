@@ -12,9 +12,10 @@ text begins with one, the chat template), ``special_tokens_map.json`` and ``adde
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -31,6 +32,8 @@ ADDED = "added_tokens.json"
 GENERATION = "generation_config.json"
 TEMPLATE = "chat_template.jinja"
 OLD_TEMPLATE = "chat_template.json"
+T = TypeVar("T")
+
 FILES = (TOKENIZER, MODEL, SAID, MAP, ADDED, GENERATION, TEMPLATE, OLD_TEMPLATE)
 """All that is looked at, for what names a checkpoint."""
 
@@ -56,7 +59,7 @@ def read_tokenizer(directory: Path, named_as: str, config: Mapping[str, Any], vo
     if (directory / TOKENIZER).exists():
         raw = read_bytes(directory / TOKENIZER, f"{named_as}/{TOKENIZER}")
         tokenizer, raw = _from_json(raw, added, f"{named_as}/{TOKENIZER}", vocab)
-        begins = _begins(tokenizer)
+        begins = _made(lambda: _begins(tokenizer), f"{named_as}/{TOKENIZER}")
     elif (directory / MODEL).exists():
         pieces = read_pieces(read_bytes(directory / MODEL, f"{named_as}/{MODEL}"), f"{named_as}/{MODEL}")
         tokenizer = _from_pieces(pieces, said, added, f"{named_as}/{MODEL}", vocab)
@@ -83,7 +86,7 @@ def read_tokenizer(directory: Path, named_as: str, config: Mapping[str, Any], vo
 
 def _from_json(raw: bytes, added: Mapping[int, AddedToken], named_as: str, vocab: int) -> tuple[Tokenizer, bytes]:
     """The tokenizer in ``raw``, and ``raw`` itself or, where something had to be changed, what it is then."""
-    tokenizer = _parsed(raw, named_as)
+    tokenizer = _made(lambda: Tokenizer.from_str(raw.decode("utf-8")), named_as)
     if max(tokenizer.get_vocab(with_added_tokens=False).values(), default=0) >= vocab:
         raise _wrong(named_as, f"its vocabulary goes beyond the {vocab} tokens of the model")
     if any(number >= vocab for number in tokenizer.get_added_tokens_decoder()):
@@ -91,7 +94,7 @@ def _from_json(raw: bytes, added: Mapping[int, AddedToken], named_as: str, vocab
         body = parse_json_object(raw, named_as)
         body["added_tokens"] = [token for token in body["added_tokens"] if token["id"] < vocab]
         raw = json.dumps(body, ensure_ascii=False).encode()
-        tokenizer = _parsed(raw, named_as)
+        tokenizer = _made(lambda: Tokenizer.from_str(raw.decode("utf-8")), named_as)
     missing = {number: token for number, token in added.items() if number < vocab}
     missing = {number: token for number, token in missing.items() if tokenizer.token_to_id(token.content) is None}
     if not missing and tokenizer.truncation is None and tokenizer.padding is None:
@@ -116,17 +119,13 @@ def _from_pieces(
     if len({piece.text for piece in pieces}) != len(pieces):
         raise _wrong(named_as, "a token stands there twice")
     prefix, legacy = said.get("add_prefix_space"), said.get("legacy")
-    tokenizer = tokenizer_of(
-        Pieces(
-            pieces,
-            unigram=model.unigram,
-            byte_fallback=model.byte_fallback,
-            dummy_prefix=prefix if isinstance(prefix, bool) else model.dummy_prefix,
-            legacy=legacy is not False,
-            squeeze=model.squeeze,
-            charsmap=model.charsmap,
-        )
+    model = replace(
+        model,
+        pieces=pieces,
+        dummy_prefix=prefix if isinstance(prefix, bool) else model.dummy_prefix,
+        legacy=legacy is not False,
     )
+    tokenizer = _made(lambda: tokenizer_of(model), named_as)
     _add(tokenizer, added, named_as)
     return tokenizer
 
@@ -139,10 +138,13 @@ def _add(tokenizer: Tokenizer, added: Mapping[int, AddedToken], named_as: str) -
             raise _wrong(named_as, f"{SAID} says that {token.content!r} is token {number}, and it is {found}")
 
 
-def _parsed(raw: bytes, named_as: str) -> Tokenizer:
+def _made(make: Callable[[], T], named_as: str) -> T:
+    """What ``make`` gives; whatever the library objects to is an error of the file."""
     try:
-        return Tokenizer.from_str(raw.decode("utf-8"))
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception for whatever it cannot read
+        return make()
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # noqa: BLE001 - it raises bare Exception, and what its Rust panics with is not even that
         raise InputError(
             "tokenizer-invalid", f"{named_as} cannot be used", context=[str(error)[:200]], hint="copy it again"
         ) from None
@@ -195,7 +197,7 @@ def _template(directory: Path, named_as: str, said: Mapping[str, Any], old: Mapp
     template = said.get("chat_template") or old.get("chat_template")
     if isinstance(template, list):
         # Several by name: for chats, with tools, for retrieval.
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default", next(iter(named.values()), None))
     return template if isinstance(template, str) else None
 

@@ -67,18 +67,30 @@ def table(config: Config, head_size: int, default_base: float) -> Rotary:
         raise config.wrong(f"{rotated} of the {head_size} channels of a head are rotated")
     base = config.number("rope_theta", default_base)
     plain: Angles = base ** (-np.arange(0, rotated, 2, dtype=np.float64) / rotated)
-    kind, gain = _kind(config), 1.0
+    try:
+        with np.errstate(all="ignore"):
+            angles, gain = _stretched(config, plain, base)
+    except ArithmeticError:  # a base, a context or a factor of one
+        angles, gain = plain * math.nan, 1.0
+    if not np.isfinite(angles).all() or not math.isfinite(gain):
+        raise config.wrong("its rotary embedding comes to no numbers")
+    return Rotary(tuple(angles.tolist()), gain)
+
+
+def _stretched(config: Config, plain: Angles, base: float) -> tuple[Angles, float]:
+    """The angles as ``config`` stretches them, and the gain."""
+    kind = _kind(config)
+    if kind == "default":
+        return plain, 1.0
     if kind == "linear":
-        plain = plain / config.number("factor")
-    elif kind == "llama3":
-        plain = _llama3(config, plain)
-    elif kind == "yarn":
-        plain, gain = _yarn(config, plain, base)
-    elif kind == "longrope":
-        plain, gain = _longrope(config, plain)
-    elif kind != "default":
-        raise config.unsupported(f"scales its rotary embedding by the method {kind!r}")
-    return Rotary(tuple(plain.tolist()), gain)
+        return plain / config.number("factor"), 1.0
+    if kind == "llama3":
+        return _llama3(config, plain), 1.0
+    if kind == "yarn":
+        return _yarn(config, plain, base)
+    if kind == "longrope":
+        return _longrope(config, plain)
+    raise config.unsupported(f"scales its rotary embedding by the method {kind!r}")
 
 
 def _kind(config: Config) -> str:
@@ -124,8 +136,9 @@ def _yarn_gain(config: Config, factor: float) -> float:
 
 def _longrope(config: Config, plain: Angles) -> tuple[Angles, float]:
     factors: Any = config.items("short_factor", len(plain))
-    if factors is None or len(config.keys["short_factor"]) != len(plain):
-        raise config.wrong(f"short_factor is no list of {len(plain)} numbers")
+    sound = factors is not None and all(type(each) in (int, float) and 0 < each < math.inf for each in factors)
+    if not sound or len(config.keys["short_factor"]) != len(plain):
+        raise config.wrong(f"short_factor is no list of {len(plain)} positive numbers")
     longest = config.count("max_position_embeddings")
     original = config.count("original_max_position_embeddings", longest)
     factor = config.number("factor", longest / original)
