@@ -3,8 +3,9 @@
 The layers of a decoder have many parallel branches, and a cut through the middle of one would send half a
 dozen tensors where a cut between two sends one. Groups keep the search to the sensible cuts (``group``). And units
 between which a value passes that must not cross a cut are on the same side of any: joined, they leave the nodes
-around them free, which in the order of the graph may stand in between (``together``). Groups that need each
-other's values in a circle cannot be on different sides of a cut either, and become one.
+around them free, which in the order of the graph may stand in between (``together``). What reads an input of the
+graph that must not cross a cut comes as early as it can, what makes such a result as late as it can. Groups that
+need each other's values in a circle cannot be on different sides of a cut either, and become one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ def group(units: Sequence[Unit], key: Callable[[str], str]) -> tuple[Unit, ...]:
 
 
 def together(units: Sequence[Unit]) -> tuple[Unit, ...]:
-    """Join the maker of every value that must not cross a cut with all that read it; the order as in ``group``."""
+    """Join the maker of every value that must not cross a cut with all that read it.
+
+    The result is in a topological order that keeps to that of ``units`` where it can, but for what has to be early
+    or late (see the module's text).
+    """
     root = list(range(len(units)))
 
     def find(index: int) -> int:
@@ -47,19 +52,30 @@ def together(units: Sequence[Unit]) -> tuple[Unit, ...]:
     members: dict[int, list[Unit]] = {}
     for index, unit in enumerate(units):
         members.setdefault(find(index), []).append(unit)
-    if len(members) == len(units):
+    refused = refusals(units)
+    early = [index for index, unit in enumerate(units) if any(n in refused and n not in maker for n in unit.inputs)]
+    late = [index for index, unit in enumerate(units) if any(name in refused for name in unit.results)]
+    if len(members) == len(units) and not early and not late:
         return tuple(units)
-    return _joined(units, list(members.values()))
+    needs = _needs([[unit] for unit in units])
+    rank = [1] * len(units)
+    for index in _reached(early, needs):
+        rank[index] = 0
+    for index in _reached(late, _turned(needs)):
+        rank[index] = 2
+    return _joined(units, list(members.values()), rank)
 
 
-def _joined(units: Sequence[Unit], groups: list[list[Unit]]) -> tuple[Unit, ...]:
-    """The units that ``groups`` of ``units`` become."""
+def _joined(units: Sequence[Unit], groups: list[list[Unit]], rank: Sequence[int] | None = None) -> tuple[Unit, ...]:
+    """The units that ``groups`` of ``units`` become; what has a unit of a lower ``rank`` is earlier where it can."""
     groups = [[unit for index in circle for unit in groups[index]] for circle in _circles(_needs(groups))]
     place = {id(unit): number for number, unit in enumerate(units)}
     for parts in groups:
         parts.sort(key=lambda unit: place[id(unit)])
     readers = _readers(groups)
-    ordered = _sorted(groups, [place[id(parts[0])] for parts in groups])
+    firsts = [place[id(parts[0])] for parts in groups]
+    ranks = [min(rank[place[id(unit)]] for unit in parts) if rank else 0 for parts in groups]
+    ordered = _sorted(groups, list(zip(ranks, firsts, strict=True)))
     relays = tuple(name for unit in units for name in unit.relays)
     joined = [replace(_join(groups[index], index, readers), relays=()) for index in ordered]
     return (*joined[:-1], replace(joined[-1], relays=relays))
@@ -125,11 +141,31 @@ def _circles(needs: Mapping[int, set[int]]) -> list[list[int]]:
     return found
 
 
-def _sorted(groups: Sequence[Sequence[Unit]], place: Sequence[int]) -> list[int]:
-    """The groups in topological order; of those that may come next, the one that starts first in the graph."""
+def _reached(starts: Sequence[int], following: Mapping[int, set[int]]) -> set[int]:
+    """``starts`` and all that can be reached from them."""
+    found = set(starts)
+    waiting = list(starts)
+    while waiting:
+        new = following[waiting.pop()] - found
+        found |= new
+        waiting.extend(new)
+    return found
+
+
+def _turned(needs: Mapping[int, set[int]]) -> dict[int, set[int]]:
+    """The same graph with every edge the other way round."""
+    turned: dict[int, set[int]] = {index: set() for index in needs}
+    for index, others in needs.items():
+        for other in others:
+            turned[other].add(index)
+    return turned
+
+
+def _sorted(groups: Sequence[Sequence[Unit]], place: Sequence[tuple[int, int]]) -> list[int]:
+    """The groups in topological order; of those that may come next, the one of the least ``place``."""
     sorter = TopologicalSorter(_needs(groups))
     sorter.prepare()
-    ready: list[tuple[int, int]] = []
+    ready: list[tuple[tuple[int, int], int]] = []
     order: list[int] = []
     while sorter.is_active():
         for index in sorter.get_ready():

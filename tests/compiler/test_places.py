@@ -14,6 +14,7 @@ from ruvcompile.passes.cuts import boundaries
 from ruvcompile.passes.pieces import program_units
 from ruvcompile.passes.units import units
 from ruvcompile.plan.places import named_cuts
+from ruvcompile.whole import observe
 from ruvrun.pipeline import open_local
 from tests.compiler.builds import build, check_whole, plan
 from tests.graphs import assert_equal, make_model, program_of, run_cut, run_original, tensor, weight
@@ -99,6 +100,26 @@ def test_a_circle_around_what_stays_together_is_part_of_it() -> None:
     found = program_units(program)
     assert [unit.nodes for unit in found] == [("pair", "count", "one less", "pick"), ("then",)]
     assert_equal(run_cut(program.model, found, [1], {"x": X}), run_original(model, {"x": X}))
+
+
+def test_a_sequence_that_enters_is_read_first_and_one_that_leaves_is_made_last() -> None:
+    """The other way round every cut would have to carry it."""
+    sequence = helper.make_tensor_sequence_value_info
+    model = make_model(
+        [
+            helper.make_node("SplitToSequence", ["x"], ["out"], name="apart", axis=0),
+            helper.make_node("Relu", ["x"], ["a"], name="first"),
+            helper.make_node("Exp", ["a"], ["b"], name="second"),
+            helper.make_node("ConcatFromSequence", ["in"], ["t"], name="joined", axis=0),
+            helper.make_node("Concat", ["b", "t"], ["y"], name="last", axis=0),
+        ],
+        [tensor("x", [2, 3]), sequence("in", TensorProto.FLOAT, None)],
+        [tensor("y", None), sequence("out", TensorProto.FLOAT, None)],
+    )
+    program = program_of(model)
+    found = program_units(program, observe(program.model, {"x": X, "in": [X]}))
+    assert [unit.nodes[0] for unit in found] == ["joined", "first", "second", "last", "apart"]
+    assert [cut.legal for cut in boundaries(found)] == [True] * 4
 
 
 def test_more_stages_than_there_are_places(tmp_path) -> None:
