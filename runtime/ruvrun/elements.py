@@ -104,8 +104,11 @@ def values_of(array: Array, dtype: str) -> Array:
     if element is None or not element.exponent:
         return array.astype(np.float64)
     if element.bits == 16:
-        return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     bits = array.astype(np.int64)
+    if not element.mantissa:
+        return np.asarray(2.0 ** (bits - element.bias))
     mantissa = bits & (2**element.mantissa - 1)
     exponent = (bits >> element.mantissa) & (2**element.exponent - 1)
     sign = 1 - 2 * ((bits >> (element.mantissa + element.exponent)) & 1)

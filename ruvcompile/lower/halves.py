@@ -3,8 +3,8 @@
 ONNX Runtime has no kernels for most operators on half floats on a CPU. It computes them in float32, and between two
 such operators it leaves out the rounding to float16 that the graph asks for. A float16 tensor on a link would be
 rounded, and the stages would not compute what the whole does: a thousandth apart is much for a sum of many. So the
-maker casts what it sends to float32 and the reader casts it back. Inside a stage the back end removes both casts where
-it would have left out the rounding, and keeps them where it would have rounded.
+maker casts what it sends to float32 and the reader casts it back. The back end removes these casts where it would have
+left out the rounding inside one stage, and keeps them where it would have rounded.
 
 Inputs and outputs of the whole graph keep their type; an output that is also read behind the cut is rounded there.
 """
@@ -16,6 +16,9 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from ruvcompile.passes.scope import all_nodes
+
+_FREE = "InsertedPrecisionFreeCast_"
+"""What ONNX Runtime calls the casts that it puts in itself: by the name it knows that nobody asked for the rounding."""
 
 HALF, WHOLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 
@@ -44,10 +47,10 @@ def widen(model: ir.Model, kept: Collection[str]) -> None:
 def _cast(value: ir.Value, to: ir.DataType, name: str, taken: set[str | None]) -> ir.Node:
     """A Cast of ``value``; it and what it makes have a name of their own."""
     name = f"{name}/half"
-    while name in taken:
+    while name in taken or f"{_FREE}{name}" in taken:
         name += ".2"
-    taken.add(name)
-    node = ir.node("Cast", [value], {"to": int(to)}, name=name)
+    taken.update((name, f"{_FREE}{name}"))
+    node = ir.node("Cast", [value], {"to": int(to)}, name=f"{_FREE}{name}")
     made = node.outputs[0]
     made.name, made.type, made.shape = name, ir.TensorType(to), value.shape
     return node

@@ -7,9 +7,9 @@ The piece is self-contained and as small as it can be. It holds:
    stays lazy, and a weight that two pieces read is in both;
 3. the functions they call, also those called only inside a body or by another function;
 4. ``inputs`` and ``outputs`` with their types: the model's own, else inferred, else given by the caller (who
-   ran the graph); open dimensions keep their names, and get one where they have none. In a piece with bodies or
-   functions an input of which only the run tells the shape is left without one: a branch that is not taken may
-   contradict what follows from it, which nobody notices in the whole graph, and the stage would not load;
+   ran the graph); open dimensions keep their names, and get one where they have none. Where there are
+   bodies, a branch that is not taken may contradict what only the run tells of a shape; nobody notices in the
+   whole graph, but the stage would not load, so only the rank is told, or nothing if even that is contradicted;
 5. opset imports, IR version, metadata and descriptions of the model.
 
 What is asked for must be closed. A value that is read but neither produced inside nor among ``inputs`` is our
@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
-from ruvcompile.passes.infer import Type, infer, named_dims, observed, type_of
+from ruvcompile.passes.infer import Type, contradicts_itself, infer, named_dims, observed, type_of
 from ruvcompile.passes.scope import all_nodes, bodies, is_weight, reads
 
 _NO_TENSORS = (ir.SequenceType, ir.OptionalType)
@@ -76,8 +76,8 @@ def extract(
         metadata_props=dict(graph.metadata_props),
     )
     piece = view.clone()
-    _give_types(model, piece, types or {}, values)
-    return ir.Model(
+    guessed = _give_types(model, piece, types or {}, values)
+    made = ir.Model(
         piece,
         ir_version=model.ir_version,
         producer_name=model.producer_name,
@@ -88,6 +88,9 @@ def extract(
         functions=[function.clone() for function in functions_of(model, nodes)],
         metadata_props=dict(model.metadata_props),
     )
+    if guessed and any(_has_inside(model, node) for node in nodes):
+        _loosen(made, guessed)
+    return made
 
 
 def functions_of(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Function]:
@@ -135,20 +138,21 @@ def _check_closed(
     return tuple(weights)
 
 
-def _give_types(model: ir.Model, piece: ir.Graph, given: Mapping[str, Type], values: Mapping[str, ir.Value]) -> None:
+def _give_types(
+    model: ir.Model, piece: ir.Graph, given: Mapping[str, Type], values: Mapping[str, ir.Value]
+) -> list[ir.Value]:
+    """Give every port its type; the inputs of which only the run tells it are returned."""
     # A sequence or an optional crosses no cut: it is a port of the whole graph, which says itself what it is.
     ports = [value for value in (*piece.inputs, *piece.outputs) if not isinstance(value.type, _NO_TENSORS)]
     known = {value: type_of(value) for value in ports}
     inferred = infer(model).types if None in known.values() else {}
     seen = observed(model, given)
-    nested = any(_has_inside(model, node) for node in piece)
+    guessed = []
     for value, kind in known.items():
         assert value.name is not None
         kind = kind or inferred.get(value.name)
-        if kind is None and nested and value.is_graph_input() and value.name in seen:
-            value.type, value.shape = ir.TensorType(seen[value.name].dtype), None
-            continue
-        kind = kind or seen.get(value.name)
+        if kind is None and (kind := seen.get(value.name)) is not None and value.is_graph_input():
+            guessed.append(value)
         if kind is None:
             producer = values[value.name].producer()
             raise InputError(
@@ -158,3 +162,13 @@ def _give_types(model: ir.Model, piece: ir.Graph, given: Mapping[str, Type], val
                 hint="cut elsewhere, or give --inputs so that its type can be found by running the graph",
             )
         value.type, value.shape = ir.TensorType(kind.dtype), ir.Shape(named_dims(value.name, kind.shape))
+    return guessed
+
+
+def _loosen(model: ir.Model, guessed: Sequence[ir.Value]) -> None:
+    """Tell only the rank of ``guessed``, and where even that contradicts a body, nothing."""
+    for value in guessed:
+        value.shape = ir.Shape(named_dims(str(value.name), (None,) * len(value.shape or ())))
+    if contradicts_itself(model):
+        for value in guessed:
+            value.shape = None

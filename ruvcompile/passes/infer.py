@@ -20,6 +20,7 @@ SMALL = 1024
 TEXT = 16
 """Bytes of a text in a tensor of strings, for plans: nobody knows before it is there."""
 
+_FAILS = (onnx.shape_inference.InferenceError, ValueError, RuntimeError)
 Dim = int | str | None
 
 
@@ -49,22 +50,11 @@ def infer(model: ir.Model) -> Inferred:
     A tensor is left out where its element type or its rank stays unknown (after an operator of another domain,
     a Reshape to a computed shape of unknown length).
     """
-    copy = model.clone()
-    graph = copy.graph
-    for name, value in list(graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes > SMALL:
-            if tensor is not None and value.type is None:
-                value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
-            del graph.initializers[name]
-            if not value.is_graph_input():
-                graph.inputs.append(value)
+    light = _light(model)
     try:
-        proto = onnx.shape_inference.infer_shapes(
-            ir.to_proto(copy), check_type=False, strict_mode=False, data_prop=True
-        )
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        proto = ir.to_proto(copy)
+        proto = onnx.shape_inference.infer_shapes(light, check_type=False, strict_mode=False, data_prop=True)
+    except _FAILS:
+        proto = light
     found = Inferred(declared(model), {})
     for info in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
         kind = info.type.WhichOneof("value")
@@ -76,6 +66,30 @@ def infer(model: ir.Model) -> Inferred:
         if info.name not in found.types and tensor.elem_type and tensor.HasField("shape"):
             found.types[info.name] = Type(ir.DataType(tensor.elem_type), tuple(_dim(dim) for dim in tensor.shape.dim))
     return found
+
+
+def contradicts_itself(model: ir.Model) -> bool:
+    """Whether the types that ``model`` states cannot be, in a body or a branch too; what is not known may be."""
+    try:
+        onnx.shape_inference.infer_shapes(_light(model), check_type=False, strict_mode=True, data_prop=True)
+    except _FAILS:
+        return True
+    return False
+
+
+def _light(model: ir.Model) -> onnx.ModelProto:
+    """``model`` with its large weights as inputs."""
+    copy = model.clone()
+    graph = copy.graph
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes > SMALL:
+            if tensor is not None and value.type is None:
+                value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            del graph.initializers[name]
+            if not value.is_graph_input():
+                graph.inputs.append(value)
+    return ir.to_proto(copy)
 
 
 def declared(model: ir.Model) -> dict[str, Type]:

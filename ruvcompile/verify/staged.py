@@ -7,7 +7,7 @@ tokens, greedy, for several prompts, alone there and in company here; of a graph
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 

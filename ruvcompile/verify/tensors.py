@@ -63,7 +63,7 @@ def _agree(found: Value, wanted: Value, dtype: str) -> tuple[bool, float]:
     ours, theirs = values_of(found, dtype), values_of(wanted, dtype)
     with np.errstate(invalid="ignore"):
         difference = np.where((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)), 0.0, np.abs(ours - theirs))
-        close = difference <= _ABSOLUTE + _RELATIVE * np.abs(theirs)
+        close = (difference == 0) | (difference <= _ABSOLUTE + _RELATIVE * np.abs(theirs))
     # An infinity allows every distance from it.
     close &= np.isfinite(difference)
     return bool(close.all()), float(difference.max(initial=0.0))

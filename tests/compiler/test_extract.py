@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from ruvcompile.passes.cuts import units
 from ruvcompile.passes.extract import extract
+from ruvcompile.passes.infer import Type
 from ruvcompile.whole import observe, run_whole
 from ruvrun.errors import InputError
 from tests.graphs import assert_equal, make_model, program_of, run_cut, run_original, stages, tensor, weight
@@ -193,3 +194,32 @@ def test_a_weight_used_only_inside_a_body_comes_along_and_no_other() -> None:
     first, second = stages(program_of(model).model, units(program_of(model).model), [1])
     assert list(first.graph.initializers) == ["before"]
     assert list(second.graph.initializers) == ["inside"]
+
+
+@pytest.mark.parametrize(("op", "told"), [("Squeeze", ["a.0", "a.1"]), ("Transpose", None)], ids=["sizes", "rank"])
+def test_a_branch_that_is_not_taken_may_contradict_what_a_run_tells_of_a_shape(op, told) -> None:
+    """Squeeze, or Transpose of three axes, is right for another input only; nobody knows the shape of ``a``."""
+    branch = {
+        "Squeeze": helper.make_node("Squeeze", ["a", "zero"], ["t"]),
+        "Transpose": helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1]),
+    }[op]
+    then = helper.make_graph([branch], "then", [], [tensor("t", None)])
+    other = helper.make_graph([helper.make_node("Identity", ["a"], ["e"])], "else", [], [tensor("e", None)])
+    model = make_model(
+        [
+            helper.make_node("Reshape", ["x", "shape"], ["a"], name="first"),
+            helper.make_node("Size", ["shape"], ["n"], name="size"),
+            helper.make_node("Equal", ["n", "one"], ["flat"], name="flat"),
+            helper.make_node("If", ["flat"], ["y"], name="if", then_branch=then, else_branch=other),
+        ],
+        [tensor("x", [6]), tensor("shape", ["n"], TensorProto.INT64)],
+        [tensor("y", None)],
+        [weight("one", 1, np.int64), weight("zero", [0], np.int64)],
+    )
+    program, arrays = program_of(model), {"x": np.arange(6, dtype=np.float32), "shape": np.array([2, 3])}
+    types = observe(program.model, arrays) | {"a": Type(ir.DataType.FLOAT, (2, 3))}
+    piece = extract(program.model, ["if"], inputs=["a", "flat"], outputs=["y"], name="piece", types=types)
+    shape = piece.graph.inputs[0].shape
+    assert shape == (None if told is None else ir.Shape(told))
+    given = {"a": arrays["x"].reshape(2, 3), "flat": np.array(False)}
+    np.testing.assert_array_equal(run_whole(piece, given)["y"], given["a"])
