@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import onnx
 import onnx_ir as ir
@@ -44,12 +45,23 @@ class Inferred(NamedTuple):
     others: dict[str, str]
 
 
+_found: WeakKeyDictionary[ir.Model, Inferred] = WeakKeyDictionary()
+
+
 def infer(model: ir.Model) -> Inferred:
     """The types of all top-level values of ``model`` that are known or can be inferred.
 
     A tensor is left out where its element type or its rank stays unknown (after an operator of another domain,
-    a Reshape to a computed shape of unknown length).
+    a Reshape to a computed shape of unknown length). Inference is of the whole graph, and every stage asks: what was
+    found is kept as long as the model is, which is not changed any more once it can be cut.
     """
+    found = _found.get(model)
+    if found is None:
+        found = _found[model] = _infer(model)
+    return found
+
+
+def _infer(model: ir.Model) -> Inferred:
     light = _light(model)
     try:
         proto = onnx.shape_inference.infer_shapes(light, check_type=False, strict_mode=False, data_prop=True)
