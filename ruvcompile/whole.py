@@ -19,8 +19,8 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
 from ruvcompile.errors import InputError
-from ruvcompile.passes.infer import Type
-from ruvcompile.passes.inline import inline
+from ruvcompile.passes.infer import Type, infer
+from ruvcompile.passes.inline import has_external, inline
 from ruvrun.elements import Array, Value
 from ruvrun.executors.onnxruntime import call, elements_of, to_ort
 
@@ -36,6 +36,8 @@ REFUSALS: tuple[type[Exception], ...] = (*ERRORS, ValueError)
 """And for inputs that do not fit, which it checks in Python."""
 
 _PIECE = 256
+_MANY = 2048
+_MOST_PIECES = 8
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -95,6 +97,9 @@ def run_whole(model: ir.Model, arrays: Mapping[str, Value], *, threads: int = 0)
 def observe(model: ir.Model, arrays: Mapping[str, Value], names: Collection[str] | None = None) -> dict[str, Type]:
     """The types of the top-level values of ``model``, graph inputs too, as a run on ``arrays`` shows them.
 
+    Of a graph with very many nodes most follow from the sizes of the inputs by the operators' definitions; only the
+    others are looked at, since a run cannot hold them all at once.
+
     Args:
         model: not changed.
         arrays: the graph's inputs.
@@ -107,11 +112,16 @@ def observe(model: ir.Model, arrays: Mapping[str, Value], names: Collection[str]
     }
     made = [value.name for node in model.graph for value in node.outputs if value.name]
     wanted = [name for name in made if names is None or name in names]
-    for start in range(0, len(wanted), _PIECE):
+    if len(wanted) > _MANY:
+        known = _inferred(model, seen)
+        seen.update((name, known[name]) for name in wanted if name in known)
+        wanted = [name for name in wanted if name not in known]
+    size = max(_PIECE, -(-len(wanted) // _MOST_PIECES))
+    for start in range(0, len(wanted), size):
         piece = model.clone()
         values = {value.name: value for node in piece.graph for value in node.outputs}
         # Only these are outputs: every one is a name of its own, and none of the graph's needs to be run for.
-        piece.graph.outputs[:] = [values[name] for name in wanted[start : start + _PIECE]]
+        piece.graph.outputs[:] = [values[name] for name in wanted[start : start + size]]
         session = open_session(piece, optimise=False)
         try:
             found = _types(session, arrays)
@@ -119,8 +129,20 @@ def observe(model: ir.Model, arrays: Mapping[str, Value], names: Collection[str]
             raise InputError(
                 "model-does-not-run", "the model does not run on these inputs", context=[first_line(error)], hint=_HINT
             ) from None
-        seen.update(zip(wanted[start : start + _PIECE], found, strict=True))
+        seen.update(zip(wanted[start : start + size], found, strict=True))
     return {name: kind for name, kind in seen.items() if kind is not None}
+
+
+def _inferred(model: ir.Model, seen: Mapping[str, Type | None]) -> dict[str, Type]:
+    """The types that follow from the inputs' sizes as ``seen``, without names or gaps in their shapes."""
+    copy = model.clone()
+    for value in copy.graph.inputs:
+        if (kind := seen.get(str(value.name))) is not None:
+            value.shape = ir.Shape(kind.shape)
+    for value in (output for node in copy.graph for output in node.outputs):
+        if value.shape is not None and not value.shape.is_static():
+            value.shape = None
+    return {name: kind for name, kind in infer(copy).types.items() if all(isinstance(dim, int) for dim in kind.shape)}
 
 
 def _types(session: Any, arrays: Mapping[str, Value]) -> list[Type | None]:
@@ -163,7 +185,7 @@ _HINT = "check that the file runs in ONNX Runtime by itself"
 @contextmanager
 def _runnable(model: ir.Model, options: ort.SessionOptions) -> Iterator[bytes | str]:
     """What ``InferenceSession`` takes for ``model``: bytes, or the path of a file that lives as long as the block."""
-    copy = model.clone()
+    copy = model.clone() if has_external(model) else model  # which takes as long as all else where nodes are many
     weights = [value for graph in copy.graphs() for value in graph.initializers.values()]
     tensors = [value.const_value for value in weights if value.const_value is not None]
     stored = [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]

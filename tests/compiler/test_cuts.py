@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -217,25 +215,6 @@ def test_groups_by_prefix_hide_what_is_inside() -> None:
     grouped = group(units(program_of(model).model), lambda name: "/".join(name.split("/")[:3]))
     assert [unit.outputs for unit in grouped] == [("e",), ("j",), ("y",)]
     assert grouped[1].inputs == ("e",)
-
-
-def test_a_chain_of_twenty_thousand_nodes() -> None:
-    count = 20_000
-    model = make_model(
-        [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(count)],
-        [tensor("v0", [1, 8])],
-        [tensor(f"v{count}", [1, 8])],
-    )
-    start = time.perf_counter()
-    program = program_of(model)
-    found = units(program.model)
-    cuts = boundaries(found)
-    grouped = group(found, lambda name: name)
-    first, second = stages(program.model, grouped, [count // 2])
-    assert len(cuts) == count - 1
-    assert all(len(cut.tensors) == 1 for cut in cuts)
-    assert len(first.graph) == len(second.graph) == count // 2
-    assert time.perf_counter() - start < 120  # seconds here; it would be hours if anything were quadratic
 
 
 @pytest.mark.model

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ruvrun.bundle import StageSpec
 from ruvrun.pipeline import open_local
-from tests.compiler.builds import build, check_whole
+from tests.compiler.builds import build, check_whole, plan
 from tests.graphs import Array, assert_equal, make_model, run_original, tensor, weight
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
@@ -294,3 +295,15 @@ def test_names_of_dimensions_survive_the_cut(tmp_path) -> None:
     specs = check_cut(model, tmp_path, "a", cases, shape=("x=1x3x5",))
     assert specs[0].outputs[0].shape == specs[1].inputs[0].shape == ["batch", 3, "length"]
     assert specs[1].outputs[0].shape == ["length", 3, "batch"]
+
+
+def test_a_chain_of_twenty_thousand_nodes_is_planned_in_seconds(tmp_path) -> None:
+    """Nothing is quadratic, nothing recurs from node to node: else it would be hours, or an error."""
+    count = 20_000
+    nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(count)]
+    onnx.save(make_model(nodes, [tensor("v0", ["n", 8])], [tensor(f"v{count}", ["n", 8])]), tmp_path / "net.onnx")
+    start = time.process_time()
+    result = plan(tmp_path / "net.onnx", tmp_path, shape=("v0=1x8",))
+    assert time.process_time() - start < 60  # of all threads; wall time depends on who else is at work
+    assert [stage["graph_nodes"] for stage in result["stages"]] == [count // 2] * 2
+    assert result["stages"][0]["cut_bytes"] == 32
