@@ -9,6 +9,9 @@ from typing import Any
 from ruvcompile.errors import InputError
 from ruvcompile.load.stored import Checkpoint
 
+LARGEST = 1 << 96
+"""Beyond any number that a configuration may hold, and far enough below those that arithmetic overflows at."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -29,7 +32,7 @@ class Config:
     def count(self, key: str, default: int | None = None) -> int:
         """A positive whole number."""
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < LARGEST:
             raise self.wrong(f"{key} is {value!r}, not a positive whole number")
         return value
 
@@ -40,7 +43,7 @@ class Config:
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number."""
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
             raise self.wrong(f"{key} is {value!r}, not a positive number")
         return float(value)
 
