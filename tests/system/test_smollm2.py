@@ -19,9 +19,9 @@ from tests.system.served import Served, command, serving
 pytestmark = pytest.mark.model
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-# Peak over what a stage's imports take: the mapped file, and its packed form with the sums of its blocks (1.17 times
-# the file). How much of the file is still mapped when the last is packed is the kernel's choice: 1.5 to 1.9 were seen.
-MOST = 2.2
+# Peak over what a stage's imports take: its weights as the kernels pack them, and what a session takes whatever its size.
+# Seen: 71 MiB for 31 of weights, 91 for 45 and for 58, 113 for 71; one that holds all 103 takes 160.
+MOST, SESSION = 1.4, 45
 MIB = 2**20
 
 
@@ -62,7 +62,9 @@ def test_a_stage_holds_its_own_weights_and_no_others(manifest: Path, served: Ser
         number = _stage_of(facts, name.removeprefix("stage "))
         own = facts.stage[number].weight_bytes
         held = _peak_rss(pid) - imports
-        assert held < MOST * own + 10 * MIB, f"{name} holds {held / MIB:.0f} MiB for {own / MIB:.0f} MiB of weights"
+        assert held < MOST * own + SESSION * MIB, (
+            f"{name} holds {held / MIB:.0f} MiB for {own / MIB:.0f} MiB of weights"
+        )
         assert held < 1.3 * whole, "the bound would not notice a stage that holds everything"
         mapped = set(re.findall(r"(/\S+/weights/\S+)", Path(f"/proc/{pid}/maps").read_text()))
         assert all(f"/bundles/{name.removeprefix('stage ')}/" in path for path in mapped)
