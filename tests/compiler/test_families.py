@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ruvcompile.errors import InputError
 from ruvcompile.load import families
+from ruvcompile.load.checkpoint import build_decoder
 from ruvcompile.load.families import FAMILIES, family_of
 from ruvcompile.load.form import Form
 from ruvcompile.load.stored import Checkpoint
@@ -37,6 +41,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", WINDOWS),
     "qwen3-windows": ("qwen3", WINDOWS),
 }
+
+CHECKPOINTS = {name: family_checkpoint(name) for name in CONFIGS}
+SAID = ("layer_types", "no_rope_layers", "head_dim", "rope_parameters", "partial_rotary_factor", "attention_bias")
+STRETCHED = ("rope_type", "attention_factor", "beta_fast", "truncate", "original_max_position_embeddings", "mscale")
+VALUES = st.one_of(
+    st.none() | st.booleans() | st.integers(-2, 300) | st.floats() | st.text(max_size=3),
+    st.sampled_from([10**12, 10**400, "yarn", "llama3", "longrope", [1.0] * 8, ["a"] * 8, [[1]] * 3, {}, {"a": 1}]),
+)
 
 
 def describe(name: str, tensors: Mapping[str, Any] | None = None, **keys: object) -> Form:
@@ -308,6 +320,23 @@ def test_a_configuration_that_makes_no_sense_is_refused(name: str, keys: dict[st
         describe(name, **keys)
     assert error.value.exit_code == 3
     assert error.value.hint
+
+
+@given(st.data())
+def test_no_configuration_is_worse_than_refused(data: st.DataObject) -> None:
+    """Any value under any key, of the rotary embedding's own too: a graph, or one error of ours."""
+    checkpoint = CHECKPOINTS[data.draw(st.sampled_from(sorted(CHECKPOINTS)))]
+    stretch = checkpoint.config.get("rope_scaling") or {"rope_type": "linear", "factor": 2.0}
+    if data.draw(st.booleans()):
+        changed = {**checkpoint.config, data.draw(st.sampled_from([*checkpoint.config, *SAID])): data.draw(VALUES)}
+    else:
+        key = data.draw(st.sampled_from([*stretch, *STRETCHED]))
+        changed = {**checkpoint.config, "rope_scaling": {**stretch, key: data.draw(VALUES)}}
+    checkpoint = replace(checkpoint, config=changed)
+    with suppress(InputError):
+        family = family_of(checkpoint)
+        form = family.describe(checkpoint)
+        build_decoder(form, family.weights(checkpoint, form), "model")
 
 
 @pytest.mark.parametrize("name", ["llama", "phi3", "gemma3"])
