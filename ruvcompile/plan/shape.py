@@ -34,7 +34,8 @@ def members(options: Options, targets: dict[str, Target], units: Sequence[Unit],
         UsageError: several pipelines, which this version does not build.
     """
     nodes, replicas = len(options.fleet.nodes), options.replicas or 1
-    stages = options.stages or (len(options.cut) + 1 if options.cut else nodes // replicas)
+    # A cut may be of several tensors: their names make no more stages than there are nodes.
+    stages = options.stages or (min(len(options.cut) + 1, nodes) if options.cut else nodes // replicas)
     if stages * replicas > nodes:
         asked = f"{stages} stages" + (f" x {replicas} replicas" if replicas > 1 else "")
         raise FitError(

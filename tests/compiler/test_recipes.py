@@ -82,6 +82,67 @@ def test_what_only_branches_read_is_read_by_the_node_that_has_them(tmp_path, cut
     check_cut(model, tmp_path, cut, BOTH)
 
 
+@pytest.mark.parametrize("cut", ["a", "a,r", "a,r,deep", "r,l"])
+def test_what_a_branch_in_a_loop_reads_too(tmp_path, cut) -> None:
+    """Bodies in bodies: values of the graph, weights, and what the loop around carries."""
+    deep = [helper.make_node("Add", ["carried", "deep"], ["p"]), helper.make_node("Mul", ["p", "r"], ["t"])]
+    inner = branches(deep, [helper.make_node("Sub", ["carried", "w"], ["e"])])
+    body = helper.make_graph(
+        [
+            helper.make_node("Less", ["i", "one"], ["at first"]),
+            helper.make_node("If", ["at first"], ["next"], **inner),
+            helper.make_node("Identity", ["go"], ["go_on"]),
+        ],
+        "body",
+        [tensor("i", [], TensorProto.INT64), tensor("go", [], TensorProto.BOOL), tensor("carried", [2, 3])],
+        [tensor("go_on", [], TensorProto.BOOL), tensor("next", [2, 3])],
+    )
+    model = make_model(
+        [
+            helper.make_node("Relu", ["x"], ["a"]),
+            helper.make_node("Exp", ["a"], ["r"]),
+            helper.make_node("Neg", ["x"], ["deep"]),
+            helper.make_node("Loop", ["n", "yes", "a"], ["l"], body=body),
+            helper.make_node("Add", ["l", "r"], ["y"]),
+        ],
+        [tensor("x", [2, 3])],
+        [tensor("y", [2, 3])],
+        [weight("n", 3, np.int64), weight("one", 1, np.int64), weight("yes", True, np.bool_), weight("w", [1, 2, 3])],
+    )
+    check_cut(model, tmp_path, cut, [{"x": X}])
+
+
+def test_what_the_body_of_a_scan_reads(tmp_path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Add", ["sum", "row"], ["more"]), helper.make_node("Mul", ["more", "r"], ["out"])],
+        "body",
+        [tensor("sum", [3]), tensor("row", [3])],
+        [tensor("more", [3]), tensor("out", [3])],
+    )
+    model = make_model(
+        [
+            helper.make_node("Relu", ["x"], ["a"]),
+            helper.make_node("ReduceMax", ["a", "rows"], ["r"], keepdims=0),
+            helper.make_node("Scan", ["start", "a"], ["end", "y"], num_scan_inputs=1, body=body),
+        ],
+        [tensor("x", [2, 3])],
+        [tensor("y", [2, 3]), tensor("end", [3])],
+        [weight("start", [0, 0, 0]), weight("rows", [0], np.int64)],
+    )
+    check_cut(model, tmp_path, "a,r", [{"x": X}])
+
+
+def test_functions_of_one_name_are_told_apart(tmp_path) -> None:
+    imports = [helper.make_opsetid("", 18)]
+    functions, nodes = [], []
+    for overload, operator, read, made in (("one", "Neg", "x", "a"), ("two", "Exp", "a", "y")):
+        inner = helper.make_node(operator, ["p"], ["q"])
+        functions.append(helper.make_function("local", "f", ["p"], ["q"], [inner], imports, overload=overload))
+        nodes.append(helper.make_node("f", [read], [made], domain="local", overload=overload))
+    model = make_model(nodes, [tensor("x", [2, 3])], [tensor("y", [2, 3])], domains={"local": 1}, functions=functions)
+    check_cut(model, tmp_path, "a", [{"x": X}])
+
+
 def test_a_function_that_is_called_only_inside_a_branch_comes_along(tmp_path) -> None:
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
     inside = helper.make_function("local", "inside", ["p"], ["q"], [helper.make_node("Neg", ["p"], ["q"])], imports)
