@@ -58,7 +58,12 @@ def _load_directory(path: Path, named_as: str) -> Program:
     others = [name for name in names if Path(name).suffix.lower() in (".gguf", ".onnx")]
     if "config.json" in names and (weights or not others):
         from ruvcompile.load.directory import load_directory
+        from ruvcompile.load.huggingface import is_foreign, load_huggingface, missing
+        from ruvcompile.load.json_file import read_json_object
 
+        config = read_json_object(path / "config.json", f"{named_as}/config.json")
+        if is_foreign(config) and not missing():
+            return load_huggingface(path, named_as, config)
         return load_directory(path, named_as)
     if len(others) == 1:
         return load(f"{named_as}/{others[0]}")

@@ -58,7 +58,7 @@ def load_directory(path: Path, named_as: str) -> Program:
     shards = open_shards(path, named_as)
     nested = config is not whole
     checkpoint = Checkpoint(named_as, _model_type(config, named_as), config, _tensors(shards, config, nested=nested))
-    source = Source(named_as, _fingerprint(path, shards))
+    source = Source(named_as, fingerprint(path, shards))
     return decoder_program(
         checkpoint, directory_name(path), source, lambda vocab: read_tokenizer(path, named_as, config, vocab)
     )
@@ -113,7 +113,8 @@ def _tensors(shards: Sequence[Shard], config: Mapping[str, Any], *, nested: bool
     return found
 
 
-def _fingerprint(path: Path, shards: Iterable[Shard]) -> str:
+def fingerprint(path: Path, shards: Iterable[Shard]) -> str:
+    """``Source.sha256`` of a checkpoint directory (see the module's text)."""
     digest = hashlib.sha256()
     for name in (CONFIG, INDEX, *FILES):
         file = path / name

@@ -77,7 +77,7 @@ def _drawn(program: Program, facts: Facts, ports: Ports, eos: tuple[int, ...]) -
         eos=eos,
         stateful=bool(notes),
     )
-    return replace(program, model=model, decoder=decoder, notes=notes)
+    return replace(program, model=model, decoder=decoder, notes=program.notes + notes)
 
 
 def _settle_ports(model: ir.Model, facts: Facts, named_as: str) -> Ports:
