@@ -64,6 +64,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "qwen3": ("Qwen3", SHAPE | {"head_dim": 32}),
     "phi3": ("Phi3", SHAPE | {"sliding_window": WINDOW, "num_key_value_heads": 4}),
     "phi3-long": ("Phi3", SHAPE | PARTIAL | {"rope_parameters": LONG}),
+    "gemma": ("Gemma", SHAPE | {"head_dim": 32, "num_key_value_heads": 1, "hidden_act": "gelu"}),
     "gemma2": ("Gemma2", of_gemma(attn_logit_softcapping=3.0, final_logit_softcapping=8.0)),
     "gemma3": ("Gemma3Text", of_gemma(num_hidden_layers=7, num_key_value_heads=1)),
     "gemma3-images": ("Gemma3", IMAGES),

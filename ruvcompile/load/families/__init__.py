@@ -34,6 +34,7 @@ from ruvcompile.load.form import Form, Weight
 from ruvcompile.load.stored import Checkpoint
 
 FAMILIES = {
+    "gemma": f"{__name__}.gemma",
     "gemma2": f"{__name__}.gemma2",
     "gemma3_text": f"{__name__}.gemma3",
     "llama": f"{__name__}.llama",

@@ -37,7 +37,7 @@ def describe(checkpoint: Checkpoint) -> Form:
     """The form of the decoder in ``checkpoint``."""
     config = config_of(checkpoint, **DEFAULTS)
     stretched, local = _rotaries(config)
-    form = gemma2.gemma_form(checkpoint, stretched)
+    form = gemma2.sandwich_form(checkpoint, stretched)
     every = config.count("sliding_window_pattern", config.count("_sliding_window_pattern", 6))
     chosen = windowed(config, len(form.layers), lambda number: (number + 1) % every != 0)
     layers = tuple(
