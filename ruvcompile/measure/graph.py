@@ -42,6 +42,8 @@ SECONDS = 1.0
 LEAST_RUNS = 5
 MOST_RUNS = 200
 PROFILED_RUNS = 5
+PROFILED_EVENTS = 50_000
+"""Kernels that are profiled, at least one run of them: reading what the profiler writes takes longer than the runs."""
 
 _SUFFIX = "_kernel_time"
 _LONGEST_FUSION = 5
@@ -159,7 +161,7 @@ def _find(name: str, known: Mapping[str, Any]) -> str | None:
 def _profile(model: ir.Model, arrays: Mapping[str, Array], threads: int) -> list[Event]:
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as folder:
         session = open_session(model, threads=threads, profile=Path(folder) / "profile")
-        for _ in range(1 + PROFILED_RUNS):
+        for _ in range(1 + max(1, min(PROFILED_RUNS, PROFILED_EVENTS // max(1, len(model.graph))))):
             run(session, arrays)
         records = json.loads(Path(session.end_profiling()).read_text("utf-8"))
     kernels = [each for each in records if each.get("cat") == "Node" and each["name"].endswith(_SUFFIX)]
