@@ -22,7 +22,7 @@ from ruvcompile.errors import InputError
 from ruvcompile.passes.infer import Type, infer
 from ruvcompile.passes.inline import has_external, inline
 from ruvrun.elements import Array, Value
-from ruvrun.executors.onnxruntime import call, elements_of, to_ort
+from ruvrun.executors.graph import call, elements_of, to_ort
 
 INLINE = 64 << 20
 """Bytes of weights up to which a model is handed over in memory, where it stands several times while it loads."""

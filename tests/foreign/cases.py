@@ -9,10 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.backend.test
 from onnx.backend.test.case.node import collect_testcases
 
 Value = Any
@@ -62,3 +64,28 @@ def _value(given: Any) -> Value:
     if isinstance(given, list):
         return [_value(each) for each in given]
     return onnx.numpy_helper.to_array(given) if isinstance(given, onnx.TensorProto) else np.asarray(given)
+
+
+def stored() -> list[Case]:
+    """The cases that the package holds as files: models of other tools, most of them of operator sets 6 to 9."""
+    folder = Path(onnx.backend.test.__file__).parent / "data"
+    return [_stored(path.parent) for path in sorted(folder.glob("*/*/model.onnx"))]
+
+
+def _stored(folder: Path) -> Case:
+    model = onnx.load(folder / "model.onnx")
+    weights = {tensor.name for tensor in model.graph.initializer}
+    fed = [port for port in model.graph.input if port.name not in weights]
+    data = folder / "test_data_set_0"
+    inputs = {port.name: _read(data / f"input_{number}.pb", port) for number, port in enumerate(fed)}
+    wanted = {port.name: _read(data / f"output_{number}.pb", port) for number, port in enumerate(model.graph.output)}
+    return Case(f"{folder.parent.name}/{folder.name}", model, inputs, wanted, 1e-3, 1e-7)
+
+
+def _read(path: Path, port: onnx.ValueInfoProto) -> Value:
+    kind = port.type.WhichOneof("value")
+    if kind == "sequence_type":
+        return onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(path.read_bytes()))
+    if kind == "optional_type":
+        return onnx.numpy_helper.to_optional(onnx.OptionalProto.FromString(path.read_bytes()))
+    return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))

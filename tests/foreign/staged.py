@@ -7,6 +7,7 @@ its list of legal cuts, its way of writing a stage. Nothing is measured longer t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -65,16 +66,18 @@ def run(manifest_path: Path, inputs: Mapping[str, Value]) -> dict[str, Value]:
     return _around(workers, inputs, manifest.program.outputs)
 
 
-def run_at_cuts(case: Case, folder: Path) -> Iterator[tuple[str, dict[str, Value]]]:
-    """The outputs of ``case`` in two stages, at every cut that the compiler holds legal, with the cut's name."""
+def run_at_cuts(case: Case, folder: Path, most: int) -> Iterator[tuple[str, dict[str, Value]]]:
+    """The outputs of ``case`` in two stages, at every cut that the compiler holds legal, with the cut's name.
+
+    Of more than ``most`` cuts so many are taken, evenly spread.
+    """
     program = run_passes(load(str(folder / MODEL)))
     made = sample(program.model, inputs=folder / INPUTS)
     types = observe(program.model, made.arrays)
     units = program_units(program, types)
     store = WeightStore(folder / "store")
-    for number, border in enumerate(boundaries(units), 1):
-        if not border.legal:
-            continue
+    legal = [(number, border) for number, border in enumerate(boundaries(units), 1) if border.legal]
+    for number, border in legal[:: max(1, math.ceil(len(legal) / most))]:
         stages: list[tuple[Path, StageSpec]] = []
         for index, piece in enumerate(pieces(program, units, (number,))):
             directory = folder / f"cut-{number}-{index}"

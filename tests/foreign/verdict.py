@@ -38,8 +38,12 @@ class Verdict:
         return self.what not in (PASSED, REFUSED, WRONG)
 
 
-def judge(case: Case) -> Verdict:
-    """Take ``case`` through everything."""
+ALL = 10**6
+"""More cuts than any case has."""
+
+
+def judge(case: Case, most: int = ALL) -> Verdict:
+    """Take ``case`` through everything, cut at ``most`` places at most."""
     with tempfile.TemporaryDirectory(prefix="foreign-") as directory:
         folder = Path(directory)
         try:
@@ -57,7 +61,7 @@ def judge(case: Case) -> Verdict:
             wanted = case.wanted if right else plain
             if why := different(found, wanted, case.rtol, case.atol):
                 return Verdict(case.name, f"one stage: {why}")
-            for cut, outputs in staged.run_at_cuts(case, folder):
+            for cut, outputs in staged.run_at_cuts(case, folder, most):
                 if why := different(outputs, wanted, case.rtol, case.atol):
                     return Verdict(case.name, f"cut {cut}: {why}")
                 cuts += 1
