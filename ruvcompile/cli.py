@@ -77,7 +77,7 @@ def _build_options(command: _F) -> _F:
         click.option("--stages", type=int, help="Force how many stages. [default: the plan chooses]"),
         click.option("--replicas", type=int, help="Force how many pipelines. [default: the plan chooses]"),
         click.option("--cut", help="Force the cut: tensor names with commas. [default: the plan chooses]"),
-        click.option("--quant", help="auto (8 bits for weights of 5 to 8, else 4), none, int8, int4. [default: auto]"),
+        click.option("--quant", help="auto (never below the bits of the file; 4 for 16 and 32), none, int8, int4. [default: auto]"),
         click.option("--kv-type", help="Type of keys and values. [default: the target's]"),
         click.option("--context", type=int, help="Tokens per sequence. [default: min(model, 4096)]"),
         click.option("--streams", type=int, help="Sequences at once. [default: max(4, 2 x stages)]"),
@@ -104,7 +104,7 @@ def _build_options(command: _F) -> _F:
 @_build_options
 @_common
 def build(**flags: Any) -> None:
-    """Build MODEL (.gguf, .onnx) into one bundle per node.
+    """Build MODEL (a checkpoint directory, .gguf or .onnx) into one bundle per node.
 
     \b
     Example:
