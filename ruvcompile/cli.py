@@ -77,7 +77,9 @@ def _build_options(command: _F) -> _F:
         click.option("--stages", type=int, help="Force how many stages. [default: the plan chooses]"),
         click.option("--replicas", type=int, help="Force how many pipelines. [default: the plan chooses]"),
         click.option("--cut", help="Force the cut: tensor names with commas. [default: the plan chooses]"),
-        click.option("--quant", help="auto (never below the bits of the file; 4 for 16 and 32), none, int8, int4. [default: auto]"),
+        click.option(
+            "--quant", help="auto (no fewer bits than in the file; 4 for 16 and 32), none, int8, int4. [default: auto]"
+        ),
         click.option("--kv-type", help="Type of keys and values. [default: the target's]"),
         click.option("--context", type=int, help="Tokens per sequence. [default: min(model, 4096)]"),
         click.option("--streams", type=int, help="Sequences at once. [default: max(4, 2 x stages)]"),
