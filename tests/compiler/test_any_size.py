@@ -1,0 +1,336 @@
+"""A build whose model is larger than the memory: the same bits part by part, no matrix whole, a disk without room."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ruvcompile import cli, parts, passes
+from ruvcompile.load import load
+from ruvcompile.lower.weights import WeightStore, can_link
+from ruvcompile.measure import decoder as measuring
+from ruvcompile.parts import Parts, run_parts
+from ruvcompile.passes.pieces import pieces, program_units, unit_keys
+from ruvcompile.passes.quantise import quantise, quantise_blocks, quantise_rows
+from ruvcompile.program import Program
+from ruvcompile.progress import Silent
+from ruvcompile.rows import FloatTensor, row_blocks
+from ruvcompile.verify.floats import float_groups, run_floats
+from ruvcompile.whole import run_whole
+from tests.compiler.builds import build, check_whole
+from tests.decoders import write_stages
+from tests.models import write_tiny_gguf
+
+LAYERS = 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("any-size") / "tiny.gguf", quant="F16", layers=LAYERS, tied=False)
+
+
+@pytest.fixture(scope="module")
+def source(model) -> Program:
+    return passes.run(load(str(model)))
+
+
+def matrix(rows: int, columns: int, *, transposed: bool, limit: int) -> tuple[FloatTensor, np.ndarray]:
+    """A matrix that refuses to be read whole, and to hand out more than ``limit`` rows; and what is in it."""
+    array = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+
+    def read() -> np.ndarray:
+        raise AssertionError("the whole matrix was read")
+
+    def some(start: int, stop: int) -> np.ndarray:
+        assert 0 <= start < stop <= rows
+        assert stop - start <= limit
+        return array[start:stop]
+
+    shape = (columns, rows) if transposed else (rows, columns)
+    return FloatTensor(read, shape, name="w", metadata={}, rows=some, transposed=transposed), array
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.booleans(), st.integers(1, 7))
+def test_a_matrix_is_read_some_rows_at_a_time(rows: int, columns: int, transposed: bool, limit: int) -> None:
+    tensor, array = matrix(rows, columns, transposed=transposed, limit=limit)
+    found = list(row_blocks(tensor, transposed=transposed, block=4 * columns * limit))
+    np.testing.assert_array_equal(np.concatenate(found), array)
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.booleans())
+def test_any_other_matrix_is_read_whole_and_handed_out_in_parts(rows: int, columns: int, transposed: bool) -> None:
+    array = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+    tensor = ir.Tensor(array.T if transposed else array)
+    found = list(row_blocks(tensor, transposed=transposed, block=8 * columns))
+    assert all(len(block) <= 2 for block in found)
+    np.testing.assert_array_equal(np.concatenate(found), array)
+
+
+def test_the_other_orientation_is_not_mistaken_for_rows() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = FloatTensor(lambda: array, (2, 3), name="w", metadata={}, rows=lambda a, b: array[a:b])
+    np.testing.assert_array_equal(np.concatenate(list(row_blocks(tensor, transposed=True))), array.T)
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=4), st.sampled_from([32, 64, 4096]), st.sampled_from([4, 8]))
+def test_quantised_in_parts_is_quantised_whole(sizes: list[int], columns: int, bits: int) -> None:
+    """Wherever the parts end, and whatever of them is worked on at once."""
+    weight = np.random.default_rng(columns).standard_normal((sum(sizes), columns)).astype(np.float32)
+    whole = quantise_blocks(weight, bits)
+    made = quantise_rows(np.split(weight, np.cumsum(sizes)[:-1]), weight.shape, bits)
+    row_by_row = quantise_rows(list(weight[:, None]), weight.shape, bits)
+    for found in (made, row_by_row):
+        np.testing.assert_array_equal(found.values, whole.values)
+        np.testing.assert_array_equal(found.scales, whole.scales)
+        assert (found.zeros is None) == (whole.zeros is None) == (bits == 8)
+        if found.zeros is not None and whole.zeros is not None:
+            np.testing.assert_array_equal(found.zeros, whole.zeros)
+
+
+def test_no_large_matrix_of_a_file_is_read_whole_by_a_build(model, tmp_path, monkeypatch) -> None:
+    """Not to quantise it, not for the loss: every one of this model's is read by rows."""
+    whole: Counter[str] = Counter()
+    original = FloatTensor.numpy
+
+    def numpy(self: FloatTensor) -> np.ndarray:
+        whole[str(self.name)] += len(self.shape) == 2 and self.rows is not None
+        return original(self)
+
+    monkeypatch.setattr(FloatTensor, "numpy", numpy)
+    monkeypatch.setattr("ruvcompile.verify.floats.LARGE", 1024)
+    build(model, tmp_path / "dist", quant="int4")
+    assert whole
+    assert not +whole
+
+
+def test_the_float_program_is_what_onnx_runtime_computes(source, monkeypatch) -> None:
+    monkeypatch.setattr("ruvcompile.verify.floats.LARGE", 1024)
+    decoder = source.decoder
+    ids = np.array([5, 290, 5, 7, 113, 64, 2])
+    groups = float_groups(source)
+    products = [group[0].name for group in groups if group[0].op_type == "MatMul"]
+    assert len(products) == 7 * LAYERS + 1
+    assert [node for group in groups for node in group] == list(source.model.graph)
+    empty = np.zeros((1, decoder.kv_heads, 0, decoder.head_size), np.float32)
+    given_ = {str(value.name): empty for value in source.model.graph.inputs}
+    given_ |= {"input_ids": ids[None], "position_ids": np.arange(len(ids))[None]}
+    wanted = run_whole(source.model, given_)["logits"][0]
+    steps: list[int] = []
+    found = run_floats(source, groups, ids, 1, lambda: steps.append(1))
+    assert len(steps) == len(groups)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_part_by_part_is_the_same_build(model, tmp_path, monkeypatch) -> None:
+    """Golden checks, their bounds and the loss, bit by bit: the manifests have one id."""
+    monkeypatch.setattr(parts, "PART_BYTES", 1)
+    run: list[str] = []
+    original = parts.write_stage
+
+    def write(program, piece, directory, store, **options):
+        run.append(piece.nodes[0])
+        return original(program, piece, directory, store, **options)
+
+    monkeypatch.setattr(parts, "write_stage", write)
+    made = build(model, tmp_path / "parts", quant="int4")
+    units = 2 * LAYERS + 2
+    assert len(run) == 2 * units, "every unit alone: for the golden checks, and for the loss"
+    monkeypatch.undo()
+    whole = build(model, tmp_path / "whole", quant="int4", costs=(str(tmp_path / "parts" / "costs.toml"),))
+    assert made["id"] == whole["id"]
+    assert made["loss"] == whole["loss"]
+    check_whole(tmp_path / "parts")
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == sorted(
+        path.name for path in (tmp_path / "whole").iterdir()
+    )
+
+
+def test_a_part_takes_no_second_copy_and_is_gone_behind_the_next(source, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(parts, "PART_BYTES", 1)
+    program = quantise(source, "int4")
+    units = program_units(program)
+    store = WeightStore(tmp_path / "store")
+    stages = write_stages(program, (4,), tmp_path, store)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    divided = Parts(program, units, pieces(program, units, (4,)), stages, store, scratch)
+    seen = []
+    for directory, spec in divided.of(1):
+        assert list(scratch.iterdir()) == [directory]
+        linked = [(directory / file.path).stat().st_nlink for file in spec.files if file.path.startswith("weights/")]
+        if can_link(tmp_path):
+            assert all(count >= 3 for count in linked), "in the store, in the stage, and here"
+        seen.append(directory)
+    assert len(seen) == len(units) - 4
+    assert list(scratch.iterdir()) == []
+    ids = {"input_ids": np.arange(5)}
+    together = run_parts(stages, ids, rows=5, threads=1)["logits"]
+    np.testing.assert_array_equal(run_parts(divided.all(), ids, rows=5, threads=1)["logits"], together)
+
+
+def test_of_a_large_decoder_one_unit_of_every_kind_is_measured(source, tmp_path, monkeypatch) -> None:
+    program = quantise(source, "int4")
+    units = program_units(program)
+    keys = unit_keys(program, units)
+    assert measuring.sampled(program, units, keys) == [range(len(units))], "a small one is run as it is"
+    monkeypatch.setattr(measuring, "SAMPLE_BYTES", 1)
+    assert measuring.sampled(program, units, keys) == [range(3), range(len(units) - 1, len(units))]
+    times = measuring.measure_units(
+        program,
+        units,
+        keys,
+        store=WeightStore(tmp_path / "store"),
+        scratch=tmp_path,
+        threads=1,
+        samples={},
+        progress=Silent(),
+    )
+    assert times.keys() == set(keys)
+    assert all(time.ms > 0 for time in times.values())
+    head = times[keys[-1]]
+    assert "MatMulNBits" in {node.op for node in head.nodes}
+    written = {path.name for path in (tmp_path / "store").iterdir()}
+    assert len(written) < len(units), "what is not run is not quantised either"
+
+
+def test_as_many_more_units_as_fit_are_measured(source, monkeypatch) -> None:
+    program = quantise(source, "int4")
+    units = program_units(program)
+    keys = unit_keys(program, units)
+    monkeypatch.setattr(measuring, "SAMPLE_BYTES", parts.weight_bytes(program, [*units[:5], units[-1]]))
+    assert measuring.sampled(program, units, keys) == [range(5), range(len(units) - 1, len(units))]
+
+
+def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=size))
+
+
+def test_the_disk_is_asked_before_anything_is_written(model, tmp_path, monkeypatch, capsys) -> None:
+    free(monkeypatch, 64 << 20)
+    monkeypatch.setattr(WeightStore, "put", lambda *_: pytest.fail("a weight was written"))
+    arguments = ["build", str(model), "--target", "host", "--nodes", "2", "--output", str(tmp_path / "dist"), "--json"]
+    assert cli.run(arguments) == 7
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["ref"] == "disk-short"
+    assert "64.0 MiB are free" in error["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_is_room_for_what_is_said_to_be_needed(model, tmp_path, monkeypatch) -> None:
+    """The weights of the bundles together, with what both hold: never more than was asked for."""
+    asked: list[int] = []
+    monkeypatch.setattr("ruvcompile.emit.SPARE_BYTES", 0)
+    usage = shutil.disk_usage("/")
+
+    class Free(int):
+        def __lt__(self, needed: object) -> bool:
+            return bool(asked.append(int(needed)))  # type: ignore[call-overload, func-returns-value]
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=Free(1 << 60)))
+    build(model, tmp_path / "dist", quant="int4")
+    weights = sum(path.stat().st_size for path in (tmp_path / "dist").rglob("weights/*.bin"))
+    (needed,) = [size for size in asked if size]
+    assert weights <= needed + 64 * 1024
+    assert needed < 1.3 * weights
+
+
+FULL = """
+import resource, sys
+from ruvcompile import cli
+from ruvcompile.lower import weights
+original = weights.WeightStore.put
+def put(self, values):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+    return original(self, values)
+weights.WeightStore.put = put
+sys.exit(cli.run(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 5000, 60_000])
+def test_a_disk_that_fills_up_is_one_error_and_leaves_nothing(model, tmp_path, limit: int) -> None:
+    """From the first weight on no file can grow beyond the limit, wherever the build then is."""
+    build(model, tmp_path / "dist", quant="int8")
+    before = (tmp_path / "dist" / "manifest.toml").read_bytes()
+    command = ["build", str(model), "--target", "host", "--nodes", "2", "-o", str(tmp_path / "dist"), "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(limit), *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 7, done.stderr
+    assert done.stderr.count("error[") == 1
+    assert os.strerror(errno.EFBIG) in done.stderr or "trace-cut-off" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["dist"]
+    assert (tmp_path / "dist" / "manifest.toml").read_bytes() == before
+
+
+def test_weights_that_cannot_be_linked_are_counted_twice(source, tmp_path, monkeypatch) -> None:
+    from ruvcompile.emit import check_disk
+    from ruvrun.errors import MachineError
+
+    program = quantise(source, "int4")
+    units = program_units(program)
+    whole = parts.weight_bytes(program, units)
+    monkeypatch.setattr("ruvcompile.emit.SPARE_BYTES", 0)
+    free(monkeypatch, whole)
+    check_disk(tmp_path, program, units, 1)
+    free(monkeypatch, whole - 1)
+    with pytest.raises(MachineError, match="disk"):
+        check_disk(tmp_path, program, units, 1)
+    monkeypatch.setattr("ruvcompile.emit.can_link", lambda _: False)
+    free(monkeypatch, 2 * whole - 1)
+    with pytest.raises(MachineError, match="disk"):
+        check_disk(tmp_path, program, units, 1)
+    free(monkeypatch, 2 * whole)
+    check_disk(tmp_path, program, units, 1)
+
+
+def test_groups_are_written_no_more_at_once_than_there_is_room(tmp_path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    held = {"now": 0, "most": 0, "alone": True}
+    store = WeightStore(tmp_path / "store")
+    store._room.size = 100_000
+
+    def read(size: int) -> ir.TensorProtocol:
+        held["now"] += size
+        held["most"] = max(held["most"], held["now"])
+        held["alone"] &= size <= 100_000 or held["now"] == size
+        array = np.random.default_rng(size).integers(0, 255, size, np.uint8)
+        held["now"] -= size
+        return ir.Tensor(array)
+
+    def value(number: int, size: int) -> ir.Value:
+        made = ir.Value(name=f"w{number}")
+        made.const_value = ir.LazyTensor(
+            lambda: read(size), dtype=ir.DataType.UINT8, shape=ir.Shape((size,)), name=made.name
+        )
+        return made
+
+    sizes = [40_000 + number for number in range(6)] + [150_000]
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda pair: store.put([value(*pair)]), enumerate(sizes)))
+    assert [next(iter(each.values())).length for each in made] == sizes
+    assert held["most"] <= 150_000
+    assert held["alone"]
+
+
+def test_a_program_without_decoder_is_not_divided(source, tmp_path) -> None:
+    program = replace(source, decoder=None)
+    stage = (tmp_path, write_stages(quantise(source, "int4"), (), tmp_path, WeightStore(tmp_path / "store"))[0][1])
+    divided = Parts(program, (), (), [stage], WeightStore(tmp_path / "other"), tmp_path)
+    assert list(divided.of(0)) == [stage]
