@@ -9,11 +9,14 @@ one topological order, and notes for every value that must not cross a cut why:
    integer kernel only where it sees the whole pattern, and on x86 only where no signed 8-bit tensor comes in
    from outside. Inside such a pattern an unsigned 8-bit tensor may cross, and nothing else;
 4. nor is a DynamicQuantizeLinear from the sum of products (MatMulInteger, ConvInteger) that it feeds, and that
-   sum from its Cast and its scale: they become one kernel too.
+   sum from its Cast and its scale: they become one kernel too;
+5. a large matrix that was dequantised and turned (a quantised embedding that both ends share) does not travel with
+   every item. What else is made of weights alone may, where several nodes far apart read it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +37,8 @@ CARRIED = frozenset(
 """The element types that a link can carry."""
 
 _SUMS = frozenset({"MatMulInteger", "ConvInteger"})
+_LARGE = 64 * 1024
+"""Bytes above which what is made of a dequantised weight is as good as the weight."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +76,13 @@ def units(model: ir.Model, types: Mapping[str, Type] | None = None) -> tuple[Uni
     finals = set(graph.outputs)
     relays = tuple(value.name for value in graph.outputs if value.is_graph_input() and value.name)
     found: list[Unit] = []
-    nodes = _ordered(graph)
+    nodes, constant = _ordered(graph)
     read_by = [reads(node) for node in nodes]
     read = {value for values in read_by for value in values}
     for number, (node, values) in enumerate(zip(nodes, read_by, strict=True)):
         inputs = [value for value in values if not is_weight(value)]
         outputs = [value for value in node.outputs if value in read or value in finals]
-        refused = {_name(value): why for value in (*inputs, *outputs) if (why := _refusal(value, known))}
+        refused = {_name(value): why for value in (*inputs, *outputs) if (why := _refusal(value, known, constant))}
         found.append(
             Unit(
                 nodes=(node.name or "",),
@@ -97,7 +102,7 @@ def refusals(units: Sequence[Unit]) -> dict[str, str]:
     return {name: why for unit in units for name, why in unit.refused.items()}
 
 
-def _refusal(value: ir.Value, known: Inferred) -> str:
+def _refusal(value: ir.Value, known: Inferred, constant: Collection[ir.Node]) -> str:
     """Why ``value`` must not cross a cut; empty when it may."""
     if other := known.others.get(_name(value)):
         return f"is no tensor but of kind {other}"
@@ -106,7 +111,15 @@ def _refusal(value: ir.Value, known: Inferred) -> str:
         return "is of a type that is not known without running the graph"
     if kind.dtype not in CARRIED:
         return f"is of type {kind.dtype.name.lower()}, which links do not carry"
+    maker = value.producer()
+    if maker is not None and maker in constant and _made_by(maker, {"DequantizeLinear"}) and _bytes(kind) > _LARGE:
+        return "is a weight, dequantised, and too large to travel with every item"
     return _quantisation(value, kind)
+
+
+def _bytes(kind: Type) -> float:
+    """The size of a tensor as far as it is known; 0 where a dimension is open."""
+    return kind.dtype.itemsize * math.prod(dim if isinstance(dim, int) else 0 for dim in kind.shape)
 
 
 def _quantisation(value: ir.Value, kind: Type) -> str:
@@ -133,8 +146,8 @@ def _made_by(node: ir.Node, operators: Collection[str]) -> bool:
     return any(maker is not None and maker.op_type in operators for maker in makers)
 
 
-def _ordered(graph: ir.Graph) -> list[ir.Node]:
-    """The nodes of ``graph`` in its own order, but what depends on weights alone only where it is first read.
+def _ordered(graph: ir.Graph) -> tuple[list[ir.Node], set[ir.Node]]:
+    """The nodes of ``graph`` in its own order, but what depends on weights alone only where it is first read; and that.
 
     Such a node is as good as a weight (the transpose of a tied embedding, a dequantised matrix): where it stands
     far before its reader, a cut between would send its value with every item.
@@ -160,7 +173,7 @@ def _ordered(graph: ir.Graph) -> list[ir.Node]:
                 stack.extend(waiting)
             else:
                 order[stack.pop()] = None
-    return list(order)
+    return list(order), constant
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

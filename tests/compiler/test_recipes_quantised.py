@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from ruvcompile.errors import FitError
 from ruvcompile.passes.cuts import boundaries
 from ruvcompile.passes.units import units
 from ruvrun.pipeline import open_local
@@ -124,3 +125,31 @@ def test_what_is_quantised_on_the_way_stays_with_its_product(tmp_path) -> None:
     assert_equal(open_local(tmp_path / "dist" / "manifest.toml").run(arrays), run_original(model, arrays))
     (whole,) = (each for each in kernels(tmp_path / "net.onnx") if each.startswith("DynamicQuantize"))
     assert whole in kernels(next((tmp_path / "dist" / "bundles" / "host-1").glob("*.onnx")))
+
+
+def test_a_dequantised_weight_that_both_ends_share_holds_them_together_and_says_so(tmp_path) -> None:
+    """A copy for each would change the result: with a matrix that one node alone reads ONNX Runtime multiplies in
+    integers, with a shared one in floats. And the whole matrix does not travel with every item either."""
+    rows, width = 500, 64
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"], name="before"),
+        helper.make_node("Cast", ["n"], ["ids"], to=TensorProto.INT64, name="ids"),
+        helper.make_node("DequantizeLinear", ["table", "s", "z"], ["rows"], name="dq"),
+        helper.make_node("Gather", ["rows", "ids"], ["h"], name="look up"),
+        helper.make_node("Relu", ["h"], ["g"], name="relu"),
+        helper.make_node("Transpose", ["rows"], ["turned"], name="turn", perm=[1, 0]),
+        helper.make_node("MatMul", ["g", "turned"], ["k"], name="product"),
+        helper.make_node("Tanh", ["k"], ["y"], name="end"),
+    ]
+    table = weight("table", np.random.default_rng(0).integers(-99, 99, (rows, width)), np.int8)
+    weights = [table, weight("s", 0.01), weight("z", 0, np.int8)]
+    model = make_model(nodes, [tensor("x", [4])], [tensor("y", [4, rows])], weights)
+    onnx.save(model, tmp_path / "net.onnx")
+    arrays = {"x": np.array([0, -3, -499, -7], np.float32)}
+    np.savez(tmp_path / "in.npz", **arrays)
+    with pytest.raises(FitError) as caught:
+        build(tmp_path / "net.onnx", tmp_path / "dist", nodes="5", inputs=str(tmp_path / "in.npz"))
+    assert caught.value.message == "this model can be cut into at most 4 stages, not 5"
+    assert caught.value.context[0].startswith("dq, look up, relu, turn, product stay together: rows would be separated")
+    build(tmp_path / "net.onnx", tmp_path / "dist", inputs=str(tmp_path / "in.npz"))
+    assert_equal(open_local(tmp_path / "dist" / "manifest.toml").run(arrays), run_original(model, arrays))
