@@ -7,7 +7,7 @@ right byte still parses, only without its last fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import google.protobuf.message  # type: ignore[import-untyped]  # protobuf ships no stubs
@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
+from ruvcompile.load.rare import make_dense, refuse_maps
 from ruvcompile.program import Program, Source
 from ruvrun.bundle import file_sha256
 
@@ -48,58 +49,28 @@ def load_onnx(path: Path, named_as: str) -> Program:
         raise _not_sound(named_as, "its graph has no outputs")
     if undefined := _undefined(proto):
         raise _not_sound(named_as, f"{undefined}")
-    _refuse_maps(proto, named_as)
+    refuse_maps(proto, named_as)
     try:
+        make_dense(proto, path.resolve().parent)
         model = ir.from_proto(proto)
         model.graph.sort()
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
         raise _not_sound(named_as, str(error.__cause__ or error).splitlines()[0]) from None
-    ir.external_data.set_base_dir(model.graph, path.resolve().parent)
-    for function in model.functions.values():
-        ir.external_data.set_base_dir(function.graph, path.resolve().parent)
-    for tensor in external_tensors(model):
-        _check_external(tensor, named_as)
+    _place_external(model, lambda tensor: _found(tensor, path, named_as))
     return Program(path.stem or path.name, model, Source(named_as, file_sha256(path)), None)
 
 
-def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    """Every tensor of ``model`` whose data is in another file: weights, and constants in nodes and bodies."""
+def _place_external(model: ir.Model, place: Callable[[ir.ExternalTensor], ir.ExternalTensor]) -> None:
+    """Replace every tensor of ``model`` whose data is in another file: weights, and constants in nodes and bodies."""
     graphs = [*model.graphs(), *(function.graph for function in model.functions.values())]
     for graph in graphs:
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
-                yield value.const_value
+                value.const_value = place(value.const_value)
         for node in graph:
-            for attribute in node.attributes.values():
+            for name, attribute in node.attributes.items():
                 if not attribute.is_ref() and isinstance(attribute.value, ir.ExternalTensor):
-                    yield attribute.value
-
-
-def _refuse_maps(proto: onnx.ModelProto, named_as: str) -> None:
-    """Refuse a graph that takes or gives maps, which are no tensors and no sequences of them; forget those inside."""
-    makers = {name: node for node in proto.graph.node for name in node.output}
-    for port in (*proto.graph.input, *proto.graph.output):
-        if not _has_map(port.type):
-            continue
-        maker = makers.get(port.name)
-        made = f"it is made by {maker.op_type} ({maker.name or port.name})" if maker else "it is an input"
-        raise InputError(
-            "port-is-map",
-            f"{named_as}: {port.name} is a map, and only tensors and sequences of them go in and out",
-            context=[made],
-            hint="export it without: skl2onnx takes options={'zipmap': False}",
-        )
-    kept = [each for each in proto.graph.value_info if not _has_map(each.type)]
-    if len(kept) < len(proto.graph.value_info):
-        del proto.graph.value_info[:]
-        proto.graph.value_info.extend(kept)
-
-
-def _has_map(kind: onnx.TypeProto) -> bool:
-    inner = kind.WhichOneof("value")
-    if inner in ("sequence_type", "optional_type"):
-        return _has_map(getattr(kind, inner).elem_type)
-    return inner == "map_type"
+                    node.attributes[name] = ir.AttrTensor(name, place(attribute.value))
 
 
 def _undefined(proto: onnx.ModelProto) -> str | None:
@@ -131,10 +102,17 @@ def _names(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
-def _check_external(tensor: ir.ExternalTensor, named_as: str) -> None:
-    folder = Path(tensor.base_dir).resolve()
-    path = (folder / tensor.location).resolve()
-    if not path.is_relative_to(folder):
+def _found(tensor: ir.ExternalTensor, model: Path, named_as: str) -> ir.ExternalTensor:
+    """``tensor`` with its data where it really lies, once it is sure that it is there.
+
+    It lies in the model's folder, by name and in truth. Where both the model and its data are links, as in the cache of
+    a hub, it may also lie in the folder into which the model's link leads.
+    """
+    named = model.parent / tensor.location
+    path = (named if named.exists() else model.resolve().parent / tensor.location).resolve()
+    folders = (model.parent.resolve(), model.resolve().parent)
+    inside = not Path(tensor.location).is_absolute() and ".." not in Path(tensor.location).parts
+    if not inside or not any(path.is_relative_to(folder) for folder in folders):
         raise InputError(
             "external-data-outside",
             f"{named_as} keeps {tensor.name} in {tensor.location}, outside its own folder",
@@ -164,6 +142,15 @@ def _check_external(tensor: ir.ExternalTensor, named_as: str) -> None:
             f"{tensor.location} has several hard links, and such data is not read",
             hint=f"make a copy of its own: cp {tensor.location} copy && mv copy {tensor.location}",
         )
+    return ir.ExternalTensor(
+        path.name,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        base_dir=path.parent,
+    )
 
 
 def _not_sound(named_as: str, why: str) -> InputError:

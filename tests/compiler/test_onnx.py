@@ -203,3 +203,28 @@ def test_two_gigabytes_of_weights_are_not_read_to_cut(tmp_path) -> None:
 def test_real_models_load(name) -> None:
     program = load(str(model_path(name)))
     assert program.name == name.removesuffix(".onnx")
+
+
+def test_a_cache_of_links_works(tmp_path, monkeypatch) -> None:
+    """As a hub's cache has it: model and data are links in one folder to files of other names in another."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "main with spaces é"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    with_external(tmp_path / "net.onnx")
+    (tmp_path / "net.onnx").rename(blobs / "aaa")
+    (tmp_path / "w.bin").rename(blobs / "bbb")
+    (snapshot / "net.onnx").symlink_to("../../blobs/aaa")
+    (snapshot / "w.bin").symlink_to("../../blobs/bbb")
+    monkeypatch.chdir(tmp_path)
+    program = load(str(snapshot / "net.onnx"))
+    assert program.name == "net"
+    for value in program.model.graph.initializers.values():
+        assert value.const_value.numpy().size
+
+
+def test_a_link_that_leads_elsewhere_is_outside(tmp_path) -> None:
+    (tmp_path / "model").mkdir()
+    path = with_external(tmp_path / "model" / "net.onnx")
+    (tmp_path / "model" / "w.bin").rename(tmp_path / "w.bin")
+    (tmp_path / "model" / "w.bin").symlink_to("../w.bin")
+    assert refused(path).ref == "external-data-outside"
