@@ -152,7 +152,9 @@ def _key_value(program: Program, layers: int) -> KeyValue | None:
 
 def _write(model: ir.Model, directory: Path, store: WeightStore, groups: Groups, passing: bool) -> list[File]:
     """Write the weights group by group, on all cores, then the graph that refers to them."""
-    large = [value for value in model.graph.initializers.values() if size_of(value) > INLINE_BYTES]
+    # Texts have no bytes that a file could hold as they are.
+    numbers = [value for value in model.graph.initializers.values() if value.dtype != ir.DataType.STRING]
+    large = [value for value in numbers if size_of(value) > INLINE_BYTES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         placed: dict[str, Slice] = {}
         for slices in pool.map(store.put, groups(large)):

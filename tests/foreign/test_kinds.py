@@ -224,6 +224,91 @@ def trees() -> Model:
     return make_model(nodes, [tensor("x", ["n", 4])], [tensor("y", None)], domains={"ai.onnx.ml": 3}), {"x": X}
 
 
+def sparse() -> Model:
+    """A weight and a constant, with linear and with coordinate indices."""
+
+    def made(name: str, indices: object) -> onnx.SparseTensorProto:
+        return helper.make_sparse_tensor(weight(name, [1, 2]), weight(f"{name}/at", indices, np.int64), [4, 4])
+
+    nodes = [
+        n("Relu", "x", "a"),
+        n("MatMul", "a w", "b"),
+        helper.make_node("Constant", [], ["c"], sparse_value=made("", [1, 6])),
+    ]
+    nodes += [n("MatMul", "b c", "d"), n("Neg", "d", "y")]
+    model = make_model(nodes, [tensor("x", [3, 4])], [tensor("y", None)])
+    model.graph.sparse_initializer.append(made("w", [[0, 3], [2, 2]]))
+    return model, {"x": X}
+
+
+def many_texts() -> Model:
+    """More texts in a weight than stay inside a graph's file as numbers."""
+    words = helper.make_tensor("labels", S, [3000], [f"label {number}".encode() for number in range(3000)])
+    nodes = [n("ArgMax", "x", "i", keepdims=0), n("Mul", "i k", "j"), n("Gather", "labels j", "l")]
+    nodes += [n("StringConcat", "l l", "y")]
+    weights = [words, weight("k", [700], np.int64)]
+    return make_model(nodes, [tensor("x", ["n", 4])], [tensor("y", None, S)], weights, opset=20), {"x": X}
+
+
+def rare_weights() -> Model:
+    """Weights of 4 bits and of bfloat16, in files of their own."""
+    random = np.random.default_rng(0)
+    weights = [onnx.numpy_helper.from_array(random.integers(-8, 8, (64, 64)).astype(ml_dtypes.int4), "w")]
+    weights += [onnx.numpy_helper.from_array(random.standard_normal((64, 64)).astype(ml_dtypes.bfloat16), "b")]
+    nodes = [
+        n("DequantizeLinear", "w s", "d"),
+        n("MatMul", "x d", "a"),
+        n("Cast", "b", "f", to=F),
+        n("MatMul", "a f", "c"),
+    ]
+    nodes += [n("Neg", "c", "y")]
+    weights.append(weight("s", 0.1))
+    return make_model(nodes, [tensor("x", ["n", 64])], [tensor("y", None)], weights, opset=21), {
+        "x": np.ones((2, 64), np.float32)
+    }
+
+
+def odd_names() -> Model:
+    """Names that mean something in files of ours, an input that nobody reads."""
+    nodes = [n("Relu", "in.x[0]", "out.a[]", name=".npy"), n("Add", "out.a[] file", "like./../q", name="../x")]
+    nodes += [n("Neg", "like./../q", "\u00e9\u00fc.npy", name="other")]
+    inputs = [tensor("in.x[0]", ["batch size", 4]), tensor("file", ["batch size", 4]), tensor("u", [2], S)]
+    arrays = {"in.x[0]": X, "file": X, "u": np.array(["a", "b"], object)}
+    return make_model(nodes, inputs, [tensor("\u00e9\u00fc.npy", None), tensor("out.a[]", None)]), arrays
+
+
+def weights_in_branches() -> Model:
+    """A large weight of a branch's own, and one that it reads from outside."""
+    then = helper.make_graph(
+        [n("MatMul", "a own", "t")], "then", [], [tensor("t", None)], [weight("own", np.ones((40, 40)))]
+    )
+    other = helper.make_graph([n("MatMul", "a w", "e")], "else", [], [tensor("e", None)])
+    nodes = [n("Relu", "x", "a"), n("ReduceSum", "a", "s", keepdims=0), n("Cast", "s", "f", to=B)]
+    nodes += [n("If", "f", "i", then_branch=then, else_branch=other), n("Neg", "i", "y")]
+    weights = [weight("w", np.ones((40, 40)))]
+    return make_model(nodes, [tensor("x", ["n", 40])], [tensor("y", None)], weights), {
+        "x": np.ones((2, 40), np.float32)
+    }
+
+
+def a_sequence_of_texts_comes_out() -> Model:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(S, None))
+    nodes = [
+        n("Cast", "x", "t", to=S),
+        n("SplitToSequence", "t p", "s", axis=0),
+        n("Neg", "x", "z"),
+        n("Exp", "z", "e"),
+    ]
+    outputs = [helper.make_value_info("s", kind), tensor("e", None)]
+    return make_model(nodes, [tensor("x", [3, 1])], outputs, [weight("p", 1, np.int64)]), {"x": X[:, :1]}
+
+
+def an_optional_goes_in() -> Model:
+    port = helper.make_value_info("o", helper.make_optional_type_proto(helper.make_tensor_type_proto(F, ["n"])))
+    nodes = [n("OptionalGetElement", "o", "g"), n("Add", "g x", "a"), n("Neg", "a", "y")]
+    return make_model(nodes, [port, tensor("x", ["n"])], [tensor("y", None)]), {"o": X[0], "x": X[1]}
+
+
 @pytest.mark.parametrize(
     ("make", "cuts"),
     [
@@ -241,6 +326,13 @@ def trees() -> Model:
         (old, 6),
         (nothing_in_them, 5),
         (trees, 3),
+        (sparse, 2),
+        (many_texts, 3),
+        (rare_weights, 2),
+        (odd_names, 2),
+        (weights_in_branches, 4),
+        (a_sequence_of_texts_comes_out, 1),
+        (an_optional_goes_in, 2),
     ],
     ids=lambda each: getattr(each, "__name__", str(each)),
 )
