@@ -19,7 +19,7 @@ A model may be larger than the memory: no step has more of it there than a few l
 from __future__ import annotations
 
 import os
-import resource
+import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -92,7 +92,7 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
         "loss": loss or None,
         "manifest": str(options.output / MANIFEST),
         "seconds": round(time.monotonic() - start, 2),
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": _peak_bytes(),
     }
 
 
@@ -200,3 +200,9 @@ def _loss(front: _Front, parts: Parts, progress: Progress) -> dict[str, float]:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def _peak_bytes() -> int:
+    """The most memory this process has held. ``getrusage`` would count what its parent held when it was started."""
+    (peak,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text("utf-8"), re.MULTILINE)
+    return 1024 * int(peak)
