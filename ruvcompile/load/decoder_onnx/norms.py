@@ -98,11 +98,12 @@ def _over_last(node: ir.Node) -> bool:
 def plain_reshapes(graph: ir.Graph, dims: Mapping[str, Dims]) -> None:
     """Rule 4, in place; ``dims`` tell the shapes that are known."""
     for node in list(graph):
-        if node.op_type != "Reshape" or node.outputs[0].is_graph_output():
+        source = node.inputs[0] if node.op_type == "Reshape" else None
+        if source is None or node.outputs[0].is_graph_output():
             continue
-        before, after = dims.get(str(node.inputs[0].name)), dims.get(str(node.outputs[0].name))  # type: ignore[union-attr]
-        if before is not None and before == after and node.inputs[0] is not None:
-            ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
+        before, after = dims.get(str(source.name)), dims.get(str(node.outputs[0].name))
+        if before is not None and before == after:
+            ir.convenience.replace_all_uses_with(node.outputs[0], source)
         elif before is not None and after is not None and before[:2] == after[:2] == ("batch", "sequence"):
             rest = [each for each in after[2:] if isinstance(each, int)]
             if len(rest) == len(after) - 2:
