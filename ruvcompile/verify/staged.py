@@ -2,6 +2,9 @@
 
 The uncut model is the same program and weights in one stage on the same back end. Decoders must give the same
 tokens, greedy, for several prompts, alone there and in company here; of a graph's outputs ``tensors`` has the rules.
+
+A decoder of more than ``LARGE_BYTES`` is not loaded: one stage after the other, and the uncut model part by part, are
+run on one prompt, whose logits must be equal bit by bit.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 from ruvcompile.errors import InputError
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
+from ruvcompile.parts import Parts, Stage, run_parts
 from ruvcompile.passes.chance import left_to_chance
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvcompile.passes.quantise import quantise
@@ -34,6 +38,7 @@ from ruvrun.pipeline import Request, Sampling, join_local
 # Start and length in the sample text; one of a single token, which is computed in its own mode.
 PROMPTS = ((0, 24), (24, 7), (40, 1), (60, 33))
 ANSWER = 64
+LARGE_BYTES = 2 << 30
 
 
 def compare(
@@ -81,22 +86,34 @@ def compare(
         return result | ({"random": sorted(random)} if random else {})
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory, progress.step("compare"):
         whole = uncut(program, Path(directory), like=stages[0][1])
-        same, tokens, cases = same_tokens(program, stages, whole)
+        if whole.stages[0][1].weight_bytes > LARGE_BYTES:
+            same, tokens, cases = same_logits(stages, whole, threads)
+        else:
+            same, tokens, cases = same_tokens(program, stages, whole.stages[0])
     loss = source_loss(source, stages, threads, progress) if program is not source else None
     return {"identical": same, "max_abs_diff": None, "tokens": tokens, "cases": cases, "vs_source": loss}
 
 
-def uncut(program: Program, scratch: Path, *, like: StageSpec) -> tuple[Path, StageSpec]:
+def uncut(program: Program, scratch: Path, *, like: StageSpec) -> Parts:
     """The program in one stage, written below ``scratch``, for the back end and target of another stage."""
-    (piece,) = pieces(program, program_units(program), ())
+    units = program_units(program)
+    made = pieces(program, units, ())
     store = WeightStore(scratch / "store")
     directory = scratch / "uncut"
-    return directory, write_stage(program, piece, directory, store, backend=like.backend, target=like.target)
+    spec = write_stage(program, made[0], directory, store, backend=like.backend, target=like.target)
+    return Parts(program, units, made, [(directory, spec)], store, scratch)
 
 
-def same_tokens(
-    program: Program, stages: Sequence[tuple[Path, StageSpec]], whole: tuple[Path, StageSpec]
-) -> tuple[bool, int, int]:
+def same_logits(stages: Sequence[Stage], whole: Parts, threads: int) -> tuple[bool, int, int]:
+    """The logits of one prompt, of the stages one after the other and of the uncut model; as ``same_tokens``."""
+    at, length = PROMPTS[0]
+    ids = {"input_ids": np.resize(sample_tokens(whole.program), at + length)[at:]}
+    wanted = run_parts(whole.all(), ids, rows=length, threads=threads)["logits"]
+    found = run_parts(stages, ids, rows=length, threads=threads)["logits"]
+    return np.array_equal(found, wanted), length, 1
+
+
+def same_tokens(program: Program, stages: Sequence[Stage], whole: Stage) -> tuple[bool, int, int]:
     """Greedy answers to a few prompts: alone on the uncut model, in company on the staged one.
 
     Returns:

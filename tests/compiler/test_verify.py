@@ -15,7 +15,7 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
-from ruvcompile.verify import same_tokens, sample_tokens, source_loss, uncut
+from ruvcompile.verify import same_logits, same_tokens, sample_tokens, source_loss, uncut
 from ruvcompile.verify.loss import LOSS_TOKENS, _compare
 from tests.compiler.builds import build, check_whole
 from tests.decoders import Stage, write_stages
@@ -80,13 +80,23 @@ def test_the_sample_text_is_in_the_models_own_tokens(source) -> None:
 def test_the_same_stages_are_the_same_tokens_and_others_are_not(source, tmp_path) -> None:
     program = quantise(source, "auto")
     stages = stages_of(program, tmp_path, (3,))
-    whole = uncut(program, tmp_path / "whole", like=stages[0][1])
+    (whole,) = uncut(program, tmp_path / "whole", like=stages[0][1]).stages
     assert (whole[1].backend, whole[1].target) == (stages[0][1].backend, stages[0][1].target)
     same, tokens, cases = same_tokens(program, stages, whole)
     assert same
     assert tokens == 64 * cases
-    other = uncut(quantise(source, "int4"), tmp_path / "other", like=stages[0][1])
+    (other,) = uncut(quantise(source, "int4"), tmp_path / "other", like=stages[0][1]).stages
     assert same_tokens(program, stages, other)[0] is False
+
+
+def test_a_large_model_is_compared_by_its_logits_part_by_part(source, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ruvcompile.parts.PART_BYTES", 1)
+    program = quantise(source, "auto")
+    stages = stages_of(program, tmp_path, (3,))
+    whole = uncut(program, tmp_path / "whole", like=stages[0][1])
+    assert same_logits(stages, whole, 1) == (True, 24, 1)
+    other = uncut(quantise(source, "int4"), tmp_path / "other", like=stages[0][1])
+    assert same_logits(stages, other, 1) == (False, 24, 1)
 
 
 @pytest.fixture(scope="module")
