@@ -45,7 +45,10 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Source:
-    """The file a program came from: ``path`` as it was named to the build, and its SHA-256."""
+    """What a program came from: ``path`` as it was named to the build, and the SHA-256 of the file there.
+
+    Of a checkpoint directory it is that of all that tells it from others (see ``load/directory.py``).
+    """
 
     path: str
     sha256: str

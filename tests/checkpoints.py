@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gguf import MODEL_ARCH, GGMLQuantizationType, quants
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tests.models import CHAT_TEMPLATE, SPECIALS, tiny_vocabulary
+from tests.models import CHAT_TEMPLATE, SPECIALS, add_tokenizer, tiny_vocabulary
 
 Tensors = dict[str, npt.NDArray[np.float32]]
 Config = dict[str, Any]
@@ -205,7 +205,7 @@ def write_gguf(path: Path, config: Config, tensors: Tensors, kind: str = "F32", 
     arch = _ARCHITECTURES[model_type]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     _write_keys(writer, config)
-    _write_tokenizer(writer, config["vocab_size"])
+    add_tokenizer(writer, config["vocab_size"])
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     for name, array in tensors.items():
         heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
@@ -290,16 +290,3 @@ def _factors(config: Config) -> dict[str, list[float]]:
             smooth = (original / length - low) / (high - low)
             found.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
     return {"rope_freqs.weight": found}
-
-
-def _write_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:
-    tokens, merges = tiny_vocabulary(vocab)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3] * len(SPECIALS) + [1] * (vocab - len(SPECIALS)))
-    writer.add_token_merges(merges)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_add_bos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)

@@ -91,7 +91,7 @@ def write_tiny_gguf(
     writer.add_rope_freq_base(ROPE_BASE)
     writer.add_rope_dimension_count(hidden // heads)
     writer.add_vocab_size(vocab)
-    _add_tokenizer(writer, vocab)
+    add_tokenizer(writer, vocab)
 
     def add(name: str, shape: tuple[int, ...], scale: float, kind: str = quant) -> None:
         values = (random.standard_normal(shape) * scale).astype(np.float32)
@@ -128,7 +128,8 @@ def write_tiny_gguf(
     return path
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:
+    """The metadata of a byte-level tokenizer of ``vocab`` tokens."""
     tokens, merges = tiny_vocabulary(vocab)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from ruvcompile.errors import InputError
+from ruvcompile.load.json_file import check_regular
 from ruvcompile.program import Program
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -25,6 +26,7 @@ def load(path_text: str) -> Program:
     try:
         if path.is_dir():
             return _load_directory(path, path_text.rstrip("/") or path_text)
+        check_regular(path, path_text)
         with path.open("rb") as file:
             head = file.read(4)
     except FileNotFoundError:

@@ -22,7 +22,7 @@ from typing import Any
 from ruvcompile.errors import InputError
 from ruvcompile.load.decoder import decoder_program
 from ruvcompile.load.directory_tokenizer import FILES, read_tokenizer
-from ruvcompile.load.json_file import read_json_object
+from ruvcompile.load.json_file import read_bytes, read_json_object
 from ruvcompile.load.safetensors import FLOATS, Shard, stored
 from ruvcompile.load.shards import INDEX, open_shards
 from ruvcompile.load.stored import Checkpoint, Stored
@@ -118,8 +118,8 @@ def fingerprint(path: Path, shards: Iterable[Shard]) -> str:
     digest = hashlib.sha256()
     for name in (CONFIG, INDEX, *FILES):
         file = path / name
-        if file.is_file():
-            content = hashlib.sha256(file.read_bytes()).hexdigest()
+        if file.exists():
+            content = hashlib.sha256(read_bytes(file, str(file))).hexdigest()
             digest.update(f"{name} {content}\n".encode())
     for shard in shards:
         digest.update(f"{shard.path.name} {shard.size} {hashlib.sha256(shard.header).hexdigest()}\n".encode())

@@ -38,6 +38,7 @@ def read_bytes(path: Path, named_as: str, largest: int = LARGEST) -> bytes:
     Raises:
         InputError: missing, unreadable, or larger than ``largest``.
     """
+    check_regular(path, named_as)
     try:
         with path.open("rb") as stream:
             # No more than there is: a buffer of that size would be made before anything is read.
@@ -53,6 +54,16 @@ def read_bytes(path: Path, named_as: str, largest: int = LARGEST) -> bytes:
             "file-too-large", f"{named_as} is larger than {largest >> 20} MiB", hint="it is not what its name says"
         )
     return raw
+
+
+def check_regular(path: Path, named_as: str) -> None:
+    """Refuse what is no plain file: opening a pipe would wait for ever for who writes into it.
+
+    Raises:
+        InputError: it is there, and is something else than a file or a link to one.
+    """
+    if path.exists() and not path.is_file():
+        raise InputError("file-unreadable", f"{named_as} is no plain file", hint="give the file itself")
 
 
 def parse_json_object(raw: bytes, named_as: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ruvcompile.errors import InputError
-from ruvcompile.load.json_file import parse_json_object
+from ruvcompile.load.json_file import check_regular, parse_json_object
 from ruvcompile.load.stored import Floats, Stored
 
 LARGEST_HEADER = 16 << 20
@@ -67,6 +67,7 @@ def open_shard(path: Path, named_as: str) -> Shard:
     Raises:
         InputError: missing, unreadable, cut off, damaged, or with a type of tensor that is not known.
     """
+    check_regular(path, named_as)
     try:
         with path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size

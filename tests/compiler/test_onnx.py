@@ -78,10 +78,10 @@ def test_a_missing_file(tmp_path, name) -> None:
     assert name in error.message
 
 
-@pytest.mark.parametrize("text", ["someone/some-model", "."])
-def test_hub_ids_and_directories_are_told_what_is_read(text) -> None:
+@pytest.mark.parametrize(("text", "ref"), [("someone/some-model", "model-kind-unsupported"), (".", "model-missing")])
+def test_hub_ids_and_directories_of_something_else_are_told_what_is_read(text, ref) -> None:
     error = refused(text)
-    assert error.ref == "model-kind-unsupported"
+    assert error.ref == ref
     assert ".gguf" in error.hint
     assert ".onnx" in error.hint
 

@@ -370,6 +370,15 @@ def test_only_weights_under_pytorch_names_get_a_hint(tmp_path: Path) -> None:
     assert "directory" in str(refusal(write_safetensors(tmp_path / "m.safetensors", {})).hint)
 
 
+def test_a_pipe_is_refused_where_opening_it_would_wait_for_ever(tiny: Path) -> None:
+    for name in ("tokenizer_config.json", shard(tiny, 2).name, "config.json"):
+        (tiny / name).unlink()
+        os.mkfifo(tiny / name)
+        error = refusal(tiny)
+        assert (error.ref, name in error.message) == ("file-unreadable", True)
+    assert refusal(tiny / "config.json").ref == "file-unreadable"
+
+
 # Where a model may lie
 
 
