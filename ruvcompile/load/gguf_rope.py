@@ -59,9 +59,11 @@ def rope_keys(file: GgufFile, architecture: str, head_size: int) -> dict[str, An
 def _scaling(file: GgufFile, key: str) -> dict[str, Any] | None:
     # Without a kind, a factor alone means the oldest one.
     kind = file.metadata.get(key + "scaling.type", "linear" if key + "scaling.factor" in file.metadata else "none")
+    if key + "scale_linear" in file.metadata:  # how it was written before there were kinds
+        return {"rope_type": "linear", "factor": file.number(key + "scale_linear")}
     if kind == "linear":
         return {"rope_type": "linear", "factor": file.number(key + "scaling.factor")}
-    if kind == "yarn":
+    if kind == "yarn" and file.number(key + "scaling.yarn_ext_factor", 1.0) == 1.0:
         said: dict[str, Any] = {"rope_type": "yarn", "factor": file.number(key + "scaling.factor")}
         if key + "scaling.original_context_length" in file.metadata:
             said["original_max_position_embeddings"] = file.count(key + "scaling.original_context_length")
@@ -73,7 +75,7 @@ def _scaling(file: GgufFile, key: str) -> dict[str, Any] | None:
         if file.metadata.get(key + "scaling.yarn_log_multiplier"):
             said |= {"mscale": 1.0, "mscale_all_dim": file.number(key + "scaling.yarn_log_multiplier")}
         return said
-    if kind in ("none", "longrope"):
+    if kind == "none" or (kind == "longrope" and SHORT_FACTORS in file.tensors and LONG_FACTORS in file.tensors):
         return None
     raise InputError(
         "model-unsupported",

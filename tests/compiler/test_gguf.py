@@ -231,6 +231,15 @@ def test_a_missing_key_is_named(key: str, tiny: Path, tmp_path: Path) -> None:
         ({"llama__vocab_size": 301}, "tokenizer-wrong"),
         ({"llama__rope__scaling__type": "yarn"}, "gguf-key-missing"),  # without a factor
         ({"llama__rope__scaling__type": "dynamic"}, "model-unsupported"),
+        ({"llama__rope__scaling__type": "longrope"}, "model-unsupported"),  # without its factors
+        (
+            {
+                "llama__rope__scaling__type": "yarn",
+                "llama__rope__scaling__factor": 4.0,
+                "llama__rope__scaling__yarn_ext_factor": 0.5,
+            },
+            "model-unsupported",
+        ),
         ({"llama__rope__dimension_count": 7}, "gguf-metadata-wrong"),
         ({"llama__rope__dimension_count": 32}, "gguf-metadata-wrong"),
         ({"general__type": "adapter"}, "model-unsupported"),
