@@ -62,7 +62,7 @@ def write_stage(
     # The model's name for people is no part of what a stage is: its bytes stay the same under another.
     model = extract(program.model, piece.nodes, inputs=inputs, outputs=outputs, name="stage", types=types)
     if decoder is None:
-        widen(model, {str(value.name) for value in (*program.model.graph.inputs, *program.model.graph.outputs)})
+        widen(model, program.model)
     wire = [_tensor(value, decoder is not None) for value in model.graph.inputs if value.name in piece.inputs]
     leaving = [_tensor(value, decoder is not None) for value in model.graph.outputs if value.name in piece.outputs]
     stateful = decoder is not None and decoder.stateful

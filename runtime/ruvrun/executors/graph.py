@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
 from ruvrun.elements import ELEMENTS, Array, Element, Value, packed, unpacked
 from ruvrun.errors import InputError
@@ -46,6 +48,17 @@ class OnnxGraph:
                 hint="compare names, types and shapes",
             ) from None
         return dict(zip(self._outputs, results, strict=True))
+
+
+@cache
+def half_kernels() -> frozenset[tuple[str, str]]:
+    """Domain and name of the operators that the back end computes in float16 on a CPU; all others it casts."""
+    return frozenset(
+        (each.domain, each.op_name)
+        for each in get_all_opkernel_def()
+        if each.provider == "CPUExecutionProvider"
+        and any("tensor(float16)" in types for types in each.type_constraints.values())
+    )
 
 
 def elements_of(session: Any) -> dict[str, Element]:
