@@ -177,7 +177,7 @@ def _special(said: Mapping[str, Any], config: Mapping[str, Any], tokenizer: Toke
     if isinstance(token, str):
         return str(token)
     number = config.get(f"{name}_token_id")
-    if f"{name}_token" in said or type(number) is not int or number < 0:
+    if f"{name}_token" in said or type(number) is not int or not 0 <= number < 1 << 31:
         return ""  # said to be none
     return str(tokenizer.id_to_token(number) or "")
 

@@ -154,6 +154,9 @@ def test_special_tokens_may_stand_in_older_files_or_only_as_numbers(tiny: Path) 
     assert (chat(tiny)["bos_token"], chat(tiny)["eos_token"]) == (SPECIALS[2], SPECIALS[1])
     (tiny / "special_tokens_map.json").unlink()
     assert (chat(tiny)["bos_token"], chat(tiny)["eos_token"]) == (SPECIALS[1], SPECIALS[2])
+    for number in (None, -1, 1 << 64, "1", 299.0, 5000):
+        write(tiny, "config.json", {**CONFIG, "bos_token_id": number})
+        assert chat(tiny)["bos_token"] == ""
 
 
 def test_what_ends_an_answer_is_collected_from_every_file(tiny: Path) -> None:
