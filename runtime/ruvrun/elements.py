@@ -119,7 +119,7 @@ def values_of(array: Array, dtype: str) -> Array:
 def is_float(dtype: str) -> bool:
     """Whether elements of type ``dtype`` are floats, which may differ in the last digits from machine to machine."""
     element = ELEMENTS.get(dtype)
-    return element.exponent > 0 if element is not None else np.dtype(dtype).kind in "fc"
+    return element.exponent > 0 if element is not None else carrier(dtype).kind in "fc"
 
 
 def bits_of(array: Array, dtype: str) -> Array:

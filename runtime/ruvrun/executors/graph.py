@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 import onnxruntime as ort
-from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
 from ruvrun.elements import ELEMENTS, Array, Element, Value, packed, unpacked
 from ruvrun.errors import InputError
@@ -53,6 +52,9 @@ class OnnxGraph:
 @cache
 def half_kernels() -> frozenset[tuple[str, str]]:
     """Domain and name of the operators that the back end computes in float16 on a CPU; all others it casts."""
+    # Only a build asks, and a package of a machine's own may lack it.
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
+
     return frozenset(
         (each.domain, each.op_name)
         for each in get_all_opkernel_def()
