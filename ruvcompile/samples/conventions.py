@@ -154,7 +154,7 @@ def values(port: Port, guess: Guess, audio: bool) -> tuple[Array, str]:
     else:
         array = random.standard_normal(shape)
     if port.dtype == ir.DataType.STRING:
-        return np.full(shape, "a", object), "all 'a'"
+        return np.full(shape, "1", object), "all '1'"  # which a Cast to a number takes, too
     return bits_of(np.asarray(array, port.dtype.numpy()), port.dtype.numpy().name), how
 
 
