@@ -32,8 +32,8 @@ ERRORS: tuple[type[Exception], ...] = tuple(
 )
 """What ONNX Runtime raises: fifteen classes without a common base."""
 
-REFUSALS: tuple[type[Exception], ...] = (*ERRORS, ValueError)
-"""And for inputs that do not fit, which it checks in Python."""
+REFUSALS: tuple[type[Exception], ...] = (*ERRORS, ValueError, TypeError, RuntimeError)
+"""And for inputs that do not fit, which it finds out while it takes them."""
 
 _PIECE = 256
 _MANY = 2048
@@ -125,7 +125,7 @@ def observe(model: ir.Model, arrays: Mapping[str, Value], names: Collection[str]
         session = open_session(piece, optimise=False)
         try:
             found = _types(session, arrays)
-        except ERRORS as error:
+        except REFUSALS as error:
             raise InputError(
                 "model-does-not-run", "the model does not run on these inputs", context=[first_line(error)], hint=_HINT
             ) from None

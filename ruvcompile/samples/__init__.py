@@ -197,6 +197,12 @@ def _no_tensor(value: ir.Value, arrays: Mapping[str, Value], inputs: Path | None
             )
         items = given if isinstance(given, list) else [given]
         plain = [bits_of(each, element_of(kind)) for each in items]
+        if wrong := [each.dtype for each in plain if each.dtype != carrier(element_of(kind))]:
+            raise InputError(
+                "input-type-wrong",
+                f"{inputs}: {name} has {wrong[0]}, the model takes {kind}",
+                hint=f"convert it with .astype('{carrier(element_of(kind))}')",
+            )
         return plain if isinstance(given, list) else plain[0]
     if isinstance(value.type, ir.OptionalType):
         return None

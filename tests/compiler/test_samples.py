@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
@@ -170,6 +171,43 @@ def test_finite_results_are_preferred() -> None:
 
 def test_texts_are_chosen_like_anything_else() -> None:
     assert sample(identity(2, dtype=TensorProto.STRING)).arrays["x"].tolist() == ["1", "1"]
+
+
+def sequences() -> ir.Model:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["n"]))
+    optional = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2]))
+    inputs = [helper.make_value_info("s", kind), helper.make_value_info("o", optional)]
+    nodes = [helper.make_node("SequenceLength", ["s"], ["y"])]
+    return program_of(make_model(nodes, inputs, [tensor("y", [], TensorProto.INT64)])).model
+
+
+def test_a_sequence_is_given_and_an_optional_may_be_left_out(tmp_path) -> None:
+    np.savez(tmp_path / "in.npz", **{"s[0]": np.zeros(2, np.float32), "s[1]": np.ones(3, np.float32)})
+    found = sample(sequences(), inputs=tmp_path / "in.npz")
+    assert [each.shape for each in found.arrays["s"]] == [(2,), (3,)]
+    assert found.arrays["o"] is None
+    assert found.choices == (
+        f"input s: a sequence of 2, from {tmp_path / 'in.npz'}",
+        "input o: optional, left out (default)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arrays", "ref"),
+    [
+        ({}, "input-needed"),
+        ({"s": np.zeros(2, np.float32)}, "input-type-wrong"),
+        ({"s[0]": np.zeros(2)}, "input-type-wrong"),
+        ({"s[0]": np.zeros(2, np.float32), "s[2]": np.zeros(2, np.float32)}, "inputs-invalid"),
+        ({"s[0]": np.zeros(2, np.float32), "o[0]": np.zeros(2, np.float32)}, "input-type-wrong"),
+    ],
+    ids=["missing", "an array", "another type", "a gap", "no sequence"],
+)
+def test_what_is_no_sequence(tmp_path, arrays, ref) -> None:
+    np.savez(tmp_path / "in.npz", **arrays)
+    with pytest.raises(InputError) as caught:
+        sample(sequences(), inputs=tmp_path / "in.npz")
+    assert caught.value.ref == ref
 
 
 def test_observe_sees_every_value_of_a_run() -> None:
