@@ -71,8 +71,7 @@ def units(model: ir.Model, types: Mapping[str, Type] | None = None) -> tuple[Uni
             domain is refused at every cut.
     """
     graph = model.graph
-    inferred = infer(model)
-    known = Inferred({**(types or {}), **inferred.types}, inferred.others)
+    known = _known(model, types or {})
     finals = set(graph.outputs)
     relays = tuple(value.name for value in graph.outputs if value.is_graph_input() and value.name)
     found: list[Unit] = []
@@ -95,6 +94,15 @@ def units(model: ir.Model, types: Mapping[str, Type] | None = None) -> tuple[Uni
             )
         )
     return tuple(found)
+
+
+def _known(model: ir.Model, types: Mapping[str, Type]) -> Inferred:
+    """What is known of the values: as seen, where that is all of them, else also as inferred, which takes its time."""
+    values = [*model.graph.inputs, *(output for node in model.graph for output in node.outputs)]
+    if all(value.name in types for value in values if value.name):
+        return Inferred(dict(types), {})
+    inferred = infer(model)
+    return Inferred({**types, **inferred.types}, inferred.others)
 
 
 def refusals(units: Sequence[Unit]) -> dict[str, str]:
