@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 list() {
     cat <<'TEXT'
 build           seconds and memory of the first build of a newcomer: at most 45 s and 1.5 GiB
-compile-70b     a 70B from a sparse file to int4 in four bundles, on 24 GiB: at most 6 GiB; 56 GiB of disk
+compile-70b     a 70B from a sparse file to int4 in four bundles, on 24 GiB: at most 6 GiB; 50 GiB of disk
 compile-8b      an 8B of random weights to int4 in two bundles, on two cores: at most 10 minutes and 3 GiB
 parity          one stage, one core, one stream, against onnxruntime-genai on the same weights: at least 1.0
 two-nodes       two stages on two cores with two streams against one stage with one: at least 1.7
