@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ruvcompile.passes.infer import Inferred, Type, infer
-from ruvcompile.passes.scope import is_weight, reads
+from ruvcompile.passes.scope import all_nodes, is_weight, reads
 
 CARRIED = frozenset(
     ir.DataType[name]
@@ -97,9 +97,14 @@ def units(model: ir.Model, types: Mapping[str, Type] | None = None) -> tuple[Uni
 
 
 def _known(model: ir.Model, types: Mapping[str, Type]) -> Inferred:
-    """What is known of the values: as seen, where that is all of them, else also as inferred, which takes its time."""
-    values = [*model.graph.inputs, *(output for node in model.graph for output in node.outputs)]
-    if all(value.name in types for value in values if value.name):
+    """What is known of the values: as seen, where that is all of them, else also as inferred, which takes its time.
+
+    A run does not tell an optional that holds a tensor from the tensor.
+    """
+    scopes: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    made = [output for node in model.graph for output in node.outputs]
+    seen = all(value.name in types for value in (*model.graph.inputs, *made) if value.name)
+    if seen and not any(node.op_type == "Optional" for scope in scopes for node in all_nodes(scope)):
         return Inferred(dict(types), {})
     inferred = infer(model)
     return Inferred({**types, **inferred.types}, inferred.others)
