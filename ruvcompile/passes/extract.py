@@ -7,9 +7,9 @@ The piece is self-contained and as small as it can be. It holds:
    stays lazy, and a weight that two pieces read is in both;
 3. the functions they call, also those called only inside a body or by another function;
 4. ``inputs`` and ``outputs`` with their types: the model's own, else inferred, else given by the caller (who
-   ran the graph); open dimensions keep their names, and get one where they have none. Where there are
-   bodies, a branch that is not taken may contradict what only the run tells of a shape; nobody notices in the
-   whole graph, but the stage would not load, so only the rank is told, or nothing if even that is contradicted;
+   ran the graph); open dimensions keep their names, and get one where they have none. What only the run tells of
+   a shape is its rank; where a body contradicts even that, which a branch that is not taken may do and which
+   nobody notices in the whole graph, nothing is told: the stage would not load;
 5. opset imports, IR version, metadata and descriptions of the model.
 
 What is asked for must be closed. A value that is read but neither produced inside nor among ``inputs`` is our
@@ -88,8 +88,9 @@ def extract(
         functions=[function.clone() for function in functions_of(model, nodes)],
         metadata_props=dict(model.metadata_props),
     )
-    if guessed and any(_has_inside(model, node) for node in nodes):
-        _loosen(made, guessed)
+    if guessed and any(_has_inside(model, node) for node in nodes) and contradicts_itself(made):
+        for value in guessed:
+            value.shape = None
     return made
 
 
@@ -146,7 +147,7 @@ def _give_types(
     ports = [value for value in (*piece.inputs, *piece.outputs) if not isinstance(value.type, _NO_TENSORS)]
     known = {value: type_of(value) for value in ports}
     inferred = infer(model).types if None in known.values() else {}
-    seen = observed(model, given)
+    seen = observed(given)
     guessed = []
     for value, kind in known.items():
         assert value.name is not None
@@ -163,12 +164,3 @@ def _give_types(
             )
         value.type, value.shape = ir.TensorType(kind.dtype), ir.Shape(named_dims(value.name, kind.shape))
     return guessed
-
-
-def _loosen(model: ir.Model, guessed: Sequence[ir.Value]) -> None:
-    """Tell only the rank of ``guessed``, and where even that contradicts a body, nothing."""
-    for value in guessed:
-        value.shape = ir.Shape(named_dims(str(value.name), (None,) * len(value.shape or ())))
-    if contradicts_itself(model):
-        for value in guessed:
-            value.shape = None

@@ -128,15 +128,12 @@ def spelt(kind: ir.TypeProtocol) -> str:
     return "string" if kind.dtype == ir.DataType.STRING else str(kind.dtype.numpy().name)
 
 
-def observed(model: ir.Model, seen: Mapping[str, Type]) -> dict[str, Type]:
-    """What a run of ``model`` tells about its types.
+def observed(seen: Mapping[str, Type]) -> dict[str, Type]:
+    """What a run tells about types for other runs.
 
-    A run shows sizes, not names: where the graph's inputs have open dimensions the sizes that were seen hold for
-    that run alone, so only the rank is kept.
+    It shows sizes, and those hold for that run alone: where inputs are open, or the size of a result depends on the
+    values (NonZero, a mask), another run has others. Only the rank is kept.
     """
-    fixed = all(isinstance(dim, int) for value in model.graph.inputs for dim in (value.shape or (None,)))
-    if fixed:
-        return dict(seen)
     return {name: Type(kind.dtype, (None,) * len(kind.shape)) for name, kind in seen.items()}
 
 

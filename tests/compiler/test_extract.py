@@ -196,6 +196,26 @@ def test_a_weight_used_only_inside_a_body_comes_along_and_no_other() -> None:
     assert list(second.graph.initializers) == ["inside"]
 
 
+def test_a_size_that_depends_on_values_is_not_taken_from_one_run() -> None:
+    """All inputs are of fixed size; what is behind the contrib operator has no inferred type."""
+    model = make_model(
+        [
+            helper.make_node("NonZero", ["x"], ["z"], name="first"),
+            helper.make_node("Cast", ["z"], ["f"], name="second", to=TensorProto.FLOAT),
+            helper.make_node("FusedMatMul", ["f", "f"], ["a"], name="third", domain="com.microsoft", transA=1),
+            helper.make_node("Neg", ["a"], ["y"], name="fourth"),
+        ],
+        [tensor("x", [8])],
+        [tensor("y", None)],
+        domains={"com.microsoft": 1},
+    )
+    program, few = program_of(model), {"x": np.eye(8, dtype=np.float32)[0]}
+    types = observe(program.model, few)
+    assert types["a"].shape == (1, 1)
+    many = {"x": np.ones(8, np.float32)}
+    assert_equal(run_cut(program.model, units(program.model, types), [3], many, types), run_original(model, many))
+
+
 @pytest.mark.parametrize(("op", "told"), [("Squeeze", ["a.0", "a.1"]), ("Transpose", None)], ids=["sizes", "rank"])
 def test_a_branch_that_is_not_taken_may_contradict_what_a_run_tells_of_a_shape(op, told) -> None:
     """Squeeze, or Transpose of three axes, is right for another input only; nobody knows the shape of ``a``."""
