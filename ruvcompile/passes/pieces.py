@@ -15,6 +15,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from ruvcompile.passes.cuts import Boundary, ports
+from ruvcompile.passes.extract import functions_of
 from ruvcompile.passes.groups import group, together
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.scope import all_nodes, reads
@@ -58,13 +59,14 @@ def pieces(program: Program, parts: Sequence[Unit], cuts: Sequence[int]) -> tupl
 
 
 def unit_keys(program: Program, parts: Sequence[Unit], types: Mapping[str, Type] | None = None) -> tuple[str, ...]:
-    """What each unit computes, as a hash: operators, attributes, types and shapes; not names, not weights.
+    """What each unit computes, as a hash: operators, functions, attributes, types, shapes; not names, not weights.
 
     Args:
         types: as observed, for values whose shapes the graph leaves open: another size is another computation.
     """
     owner = {name: number for number, part in enumerate(parts) for name in part.nodes}
     contents: list[list[object]] = [[] for _ in parts]
+    digests = {function: _digest(function) for function in program.model.functions.values()}
     for node in program.model.graph:
         for inner in all_nodes([node]):
             attributes = {
@@ -75,8 +77,15 @@ def unit_keys(program: Program, parts: Sequence[Unit], types: Mapping[str, Type]
             values = [*inner.inputs, *reads(inner), *inner.outputs]
             shapes = [None if value is None else _type(value, types or {}) for value in values]
             contents[owner[str(node.name)]].append([inner.op_type, inner.domain, attributes, shapes])
+        if digests:
+            called = functions_of(program.model, [node])
+            contents[owner[str(node.name)]].extend(digests[function] for function in called)
     dumped = (json.dumps(content, sort_keys=True) for content in contents)
     return tuple(hashlib.sha256(text.encode()).hexdigest()[:32] for text in dumped)
+
+
+def _digest(function: ir.Function) -> str:
+    return hashlib.sha256(ir.to_proto(function).SerializeToString(deterministic=True)).hexdigest()
 
 
 def _type(value: ir.Value, types: Mapping[str, Type]) -> str:

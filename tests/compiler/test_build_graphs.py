@@ -178,6 +178,27 @@ def test_keys_tell_apart_what_differs_and_nothing_else() -> None:
     assert alpha[0] != alpha[1], "attributes do"
 
 
+def test_keys_tell_functions_apart_by_what_is_in_them() -> None:
+    """Of one name in two models, or of one name in one: what one costs says nothing of the other."""
+
+    def keys(*operators: str) -> tuple[str, ...]:
+        imports = [helper.make_opsetid("", 18)]
+        functions, nodes = [], []
+        for number, operator in enumerate(operators):
+            inner = helper.make_node(operator, ["p"], ["q"])
+            functions.append(helper.make_function("d", "f", ["p"], ["q"], [inner], imports, overload=str(number)))
+            nodes.append(helper.make_node("f", [f"v{number}"], [f"v{number + 1}"], domain="d", overload=str(number)))
+        ends = [tensor("v0", [4, 4])], [tensor(f"v{len(operators)}", [4, 4])]
+        program = program_of(make_model(nodes, *ends, domains={"d": 1}, functions=functions))
+        types = {f"v{number}": Type(ir.DataType.FLOAT, (4, 4)) for number in range(len(operators) + 1)}
+        return unit_keys(program, program_units(program, types), types)
+
+    first, second = keys("Relu", "Tanh")
+    assert first != second
+    assert keys("Relu") == (first,)
+    assert keys("Tanh")[0] != first
+
+
 def test_inputs_that_do_not_fit_are_refused(tmp_path) -> None:
     model = small(tmp_path / "small.onnx")
     build(model, tmp_path / "dist", shape=("x=3x64",))
