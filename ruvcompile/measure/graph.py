@@ -2,7 +2,9 @@
 
 A profiler tells shares, not sizes: writing an event takes longer than a small kernel runs, so a profile of many
 small nodes adds up to many times the truth. Sizes come from whole runs without it. The median of those is
-divided among the nodes by the profile's shares, so that all nodes together cost what the graph costs.
+divided among the nodes by the profile's shares, so that all nodes together cost what the graph costs. A node's share
+is the median of several profiled runs: whom the machine interrupts once, for as long as a hundred kernels take, is
+not dear for that.
 
 The profile is of the graph that ONNX Runtime made of ours, so its names are mapped back:
 
@@ -18,6 +20,7 @@ An If or Loop has its own event, which spans those of its body: where it is ther
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
 import statistics
@@ -42,8 +45,9 @@ SECONDS = 1.0
 LEAST_RUNS = 5
 MOST_RUNS = 200
 PROFILED_RUNS = 5
+LEAST_PROFILED_RUNS = 3
 PROFILED_EVENTS = 50_000
-"""Kernels that are profiled, at least one run of them: reading what the profiler writes takes longer than the runs."""
+"""Kernels that are profiled, roughly: reading what the profiler writes takes longer than the runs."""
 
 _SUFFIX = "_kernel_time"
 _LONGEST_FUSION = 5
@@ -72,7 +76,8 @@ def measure_graph(program: Program, arrays: Mapping[str, Array], threads: int) -
         InputError: the model does not load or does not run on ``arrays``.
     """
     total = time_whole(program.model, arrays, threads)
-    shares = attribute(program.model.graph, _profile(program.model, arrays, threads))
+    runs = [attribute(program.model.graph, events) for events in _profile(program.model, arrays, threads)]
+    shares = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     whole = sum(shares.values())
     if whole <= 0:  # nothing was left to run; the little time there is belongs to all alike
         return {name: total / len(shares) for name in shares}
@@ -158,18 +163,20 @@ def _find(name: str, known: Mapping[str, Any]) -> str | None:
     return next((name[start:end] for _, start, end in spans if name[start:end] in known), None)
 
 
-def _profile(model: ir.Model, arrays: Mapping[str, Array], threads: int) -> list[Event]:
+def _profile(model: ir.Model, arrays: Mapping[str, Array], threads: int) -> list[list[Event]]:
+    """The kernels of each profiled run, in the order in which they ran."""
+    count = max(LEAST_PROFILED_RUNS, min(PROFILED_RUNS, PROFILED_EVENTS // max(1, len(model.graph))))
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as folder:
         session = open_session(model, threads=threads, profile=Path(folder) / "profile")
-        for _ in range(1 + max(1, min(PROFILED_RUNS, PROFILED_EVENTS // max(1, len(model.graph))))):
+        for _ in range(1 + count):
             run(session, arrays)
         records = json.loads(Path(session.end_profiling()).read_text("utf-8"))
     kernels = [each for each in records if each.get("cat") == "Node" and each["name"].endswith(_SUFFIX)]
-    # The first run warms up caches and arenas: it ends where the second whole run begins.
-    runs = sorted(each["ts"] for each in records if each["name"] == "model_run")
-    begin = runs[1] if len(runs) > 1 else 0
-    return [
-        Event(each["name"].removesuffix(_SUFFIX), each["args"].get("op_name", ""), float(each["dur"]))
-        for each in sorted(kernels, key=lambda each: each["ts"])
-        if each["ts"] >= begin
-    ]
+    # The first run warms up caches and arenas; a run begins where its own event does.
+    starts = sorted(each["ts"] for each in records if each["name"] == "model_run")[1:]
+    found: list[list[Event]] = [[] for _ in starts]
+    for each in sorted(kernels, key=lambda each: each["ts"]):
+        if number := bisect.bisect_right(starts, each["ts"]):
+            name, operator = each["name"].removesuffix(_SUFFIX), each["args"].get("op_name", "")
+            found[number - 1].append(Event(name, operator, float(each["dur"])))
+    return found

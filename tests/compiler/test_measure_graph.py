@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
 from ruvcompile.measure.graph import Event, attribute, measure_graph
+from ruvcompile.program import Program, Source
 from tests.graphs import make_model, program_of, tensor, weight
 
 
@@ -82,3 +84,15 @@ def test_the_large_node_is_the_dear_one() -> None:
     )
     costs = measure_graph(program, {"x": np.ones((64, 512), np.float32)}, 1)
     assert costs["large"] > costs["small"] > 0
+
+
+def test_one_interruption_does_not_make_a_node_dear(monkeypatch) -> None:
+    """In one of five runs a small node takes as long as a thousand of its kind."""
+    graph = branching()
+    usual = [Event("first", "Relu", 2.0), Event("choice", "If", 90.0), Event("conv_1", "Conv2", 4.0)]
+    interrupted = [Event("first", "Relu", 5000.0), *usual[1:]]
+    runs = [usual, usual, interrupted, usual, usual]
+    monkeypatch.setattr("ruvcompile.measure.graph._profile", lambda *_: runs)
+    monkeypatch.setattr("ruvcompile.measure.graph.time_whole", lambda *_: 96.0)
+    costs = measure_graph(Program("test", ir.Model(graph, ir_version=10), Source("test.onnx", ""), None), {}, 1)
+    assert costs == {"first": 2.0, "choice": 90.0, "conv_1": 4.0, "conv_12": 0.0}
