@@ -7,9 +7,10 @@ The piece is self-contained and as small as it can be. It holds:
    stays lazy, and a weight that two pieces read is in both;
 3. the functions they call, also those called only inside a body or by another function;
 4. ``inputs`` and ``outputs`` with their types: the model's own, else inferred, else given by the caller (who
-   ran the graph); open dimensions keep their names, and get one where they have none. What only the run tells of
-   a shape is its rank; where a body contradicts even that, which a branch that is not taken may do and which
-   nobody notices in the whole graph, nothing is told: the stage would not load;
+   ran the graph); open dimensions keep their names, and get one where they have none. A size that the model
+   states of a value inside, and that does not follow from its inputs, may be an old one, and is left open. What
+   only the run tells of a shape is its rank; where a body contradicts even that, which a branch that is not taken
+   may do and which nobody notices in the whole graph, nothing is told: the stage would not load;
 5. opset imports, IR version, metadata and descriptions of the model.
 
 What is asked for must be closed. A value that is read but neither produced inside nor among ``inputs`` is our
@@ -23,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
-from ruvcompile.passes.infer import Type, contradicts_itself, infer, named_dims, observed, type_of
+from ruvcompile.passes.infer import Type, contradicts_itself, follow, infer, named_dims, observed, type_of
 from ruvcompile.passes.scope import all_nodes, bodies, is_weight, reads
 
 _NO_TENSORS = (ir.SequenceType, ir.OptionalType)
@@ -151,6 +152,8 @@ def _give_types(
     guessed = []
     for value, kind in known.items():
         assert value.name is not None
+        if kind is not None and given and value.is_graph_input() and values[value.name].producer() is not None:
+            kind = _sure(kind, follow(model).get(value.name))
         kind = kind or inferred.get(value.name)
         if kind is None and (kind := seen.get(value.name)) is not None and value.is_graph_input():
             guessed.append(value)
@@ -164,3 +167,11 @@ def _give_types(
             )
         value.type, value.shape = ir.TensorType(kind.dtype), ir.Shape(named_dims(value.name, kind.shape))
     return guessed
+
+
+def _sure(stated: Type, following: Type | None) -> Type:
+    """``stated`` with those sizes only that follow, too."""
+    if following is None or len(following.shape) != len(stated.shape):
+        following = Type(stated.dtype, (None,) * len(stated.shape))
+    pairs = zip(stated.shape, following.shape, strict=True)
+    return Type(stated.dtype, tuple(one if one == other or not isinstance(one, int) else other for one, other in pairs))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -46,6 +47,7 @@ class Inferred(NamedTuple):
 
 
 _found: WeakKeyDictionary[ir.Model, Inferred] = WeakKeyDictionary()
+_following: WeakKeyDictionary[ir.Model, Mapping[str, Type]] = WeakKeyDictionary()
 
 
 def infer(model: ir.Model) -> Inferred:
@@ -68,6 +70,31 @@ def _infer(model: ir.Model) -> Inferred:
     except _FAILS:
         proto = light
     found = Inferred(declared(model), {})
+    _collect(proto, found)
+    return found
+
+
+def follow(model: ir.Model) -> Mapping[str, Type]:
+    """The types of the values of ``model`` that follow from its inputs, whatever the file says of values inside.
+
+    What a file says there may be left over from the sizes it was exported with.
+    """
+    found = _following.get(model)
+    if found is None:
+        light = _light(model)
+        del light.graph.value_info[:]
+        for port in light.graph.output:
+            if port.type.HasField("tensor_type"):
+                port.type.tensor_type.ClearField("shape")
+        inferred = Inferred({}, {})
+        with suppress(*_FAILS):
+            _collect(onnx.shape_inference.infer_shapes(light, strict_mode=False, data_prop=True), inferred)
+        found = _following[model] = inferred.types
+    return found
+
+
+def _collect(proto: onnx.ModelProto, found: Inferred) -> None:
+    """Add to ``found`` what ``proto`` says of values that it does not have yet."""
     for info in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
         kind = info.type.WhichOneof("value")
         if kind != "tensor_type":
@@ -77,7 +104,6 @@ def _infer(model: ir.Model) -> Inferred:
         tensor = info.type.tensor_type
         if info.name not in found.types and tensor.elem_type and tensor.HasField("shape"):
             found.types[info.name] = Type(ir.DataType(tensor.elem_type), tuple(_dim(dim) for dim in tensor.shape.dim))
-    return found
 
 
 def contradicts_itself(model: ir.Model) -> bool:
