@@ -152,9 +152,9 @@ def _give_types(
     guessed = []
     for value, kind in known.items():
         assert value.name is not None
-        if kind is not None and given and value.is_graph_input() and values[value.name].producer() is not None:
-            kind = _sure(kind, follow(model).get(value.name))
         kind = kind or inferred.get(value.name)
+        if kind is not None and given and value.is_graph_input() and values[value.name].producer() is not None:
+            kind = _sure(model, value.name, kind, given)
         if kind is None and (kind := seen.get(value.name)) is not None and value.is_graph_input():
             guessed.append(value)
         if kind is None:
@@ -169,9 +169,14 @@ def _give_types(
     return guessed
 
 
-def _sure(stated: Type, following: Type | None) -> Type:
-    """``stated`` with those sizes only that follow, too."""
-    if following is None or len(following.shape) != len(stated.shape):
-        following = Type(stated.dtype, (None,) * len(stated.shape))
-    pairs = zip(stated.shape, following.shape, strict=True)
-    return Type(stated.dtype, tuple(one if one == other or not isinstance(one, int) else other for one, other in pairs))
+def _sure(model: ir.Model, name: str, stated: Type, given: Mapping[str, Type]) -> Type:
+    """``stated`` with the sizes that also follow from the graph's inputs, or that a run shows where those are fixed."""
+    if not any(isinstance(size, int) for size in stated.shape):
+        return stated
+    fixed = all(isinstance(size, int) for value in model.graph.inputs for size in (value.shape or (None,)))
+    other = (given if fixed else follow(model)).get(name)
+    if other is None or len(other.shape) != len(stated.shape):
+        other = Type(stated.dtype, (None,) * len(stated.shape))
+    pairs = zip(stated.shape, other.shape, strict=True)
+    shape = (one if one == two or not isinstance(one, int) else None if fixed else two for one, two in pairs)
+    return Type(stated.dtype, tuple(shape))
