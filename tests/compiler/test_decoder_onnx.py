@@ -192,24 +192,24 @@ def test_a_mask_that_is_not_causal_is_noticed_and_the_graph_is_run_as_it_is(tmp_
     program = program_of(path)
     assert program.decoder is not None and program.decoder.stateful
     with pytest.raises(Unclear, match="neither causal nor a window"):
-        canonical(_before(path), vocab=98, context=128)
+        canonical(*_before(path), vocab=98, context=128)
 
 
 def test_rewritten_graphs_are_compared_and_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ruvcompile.load.decoder_onnx.attention.window_of", lambda *_: 3)
     path, _ = copied("optimum-llama", tmp_path)
     with pytest.raises(Unclear, match="is another in the rewritten graph"):
-        canonical(_before(path), vocab=98, context=128)
+        canonical(*_before(path), vocab=98, context=128)
 
 
-def _before(path: Path) -> Any:
-    """The graph as the loader gives it to ``canonical``."""
+def _before(path: Path) -> tuple[Any, Any]:
+    """The graph as the loader gives it to ``canonical``, and what was seen of it."""
     from ruvcompile.load import decoder_onnx
 
     caught = []
 
-    def catch(model: Any, **_: int) -> Any:
-        caught.append(model.clone())
+    def catch(model: Any, seen: Any, **_: int) -> Any:
+        caught.append((model.clone(), seen))
         raise Unclear("caught")
 
     with pytest.MonkeyPatch.context() as patch:

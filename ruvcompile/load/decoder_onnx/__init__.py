@@ -16,10 +16,11 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
-from ruvcompile.load.decoder_onnx.blocks import name_blocks
+from ruvcompile.load.decoder_onnx.blocks import crossing, name_blocks
 from ruvcompile.load.decoder_onnx.canonical import Unclear, canonical
 from ruvcompile.load.decoder_onnx.facts import Facts, read_facts
-from ruvcompile.load.decoder_onnx.shapes import add_sources, heads_of, settle_shapes, size_of
+from ruvcompile.load.decoder_onnx.runs import heads_of, probes, size_of, watch
+from ruvcompile.load.decoder_onnx.shapes import add_sources, asked, settle_shapes
 from ruvcompile.load.directory import directory_name
 from ruvcompile.load.directory_tokenizer import read_tokenizer
 from ruvcompile.passes.canonicalise import canonicalise
@@ -58,12 +59,15 @@ def as_decoder(program: Program, path: Path) -> Program:
 def _drawn(program: Program, facts: Facts, ports: Ports, eos: tuple[int, ...]) -> Program:
     """The program in canonical form where that is clear, else as it was exported."""
     notes: tuple[str, ...] = ()
+    model, vocab, context = program.model, facts.vocab, facts.context
+    sizes = probes(model, context)
+    seen = watch(model, ports, asked(model), sizes, vocab)
     try:
-        model, width = canonical(program.model, vocab=facts.vocab, context=facts.context)
+        model, width = canonical(model, seen, vocab=vocab, context=context)
     except Unclear as why:
-        model, notes = program.model, (_SLOW, f"it is not brought into the usual form: {why}")
-        settle_shapes(model, ports, vocab=facts.vocab, context=facts.context)
-        width = name_blocks(model, ports, vocab=facts.vocab, context=facts.context)
+        notes = (_SLOW, f"it is not brought into the usual form: {why}")
+        settle_shapes(model, seen)
+        width = name_blocks(model, ports, watch(model, ports, crossing(model, ports), sizes, vocab))
     kv_heads = heads_of(ports.pairs[0].past)
     decoder = Decoder(
         architecture=facts.architecture,

@@ -21,9 +21,9 @@ from ruvcompile.load.decoder_onnx.core import find_core
 from ruvcompile.load.decoder_onnx.layer import Layer, grouped
 from ruvcompile.load.decoder_onnx.look import Unclear, add_node, made_by, replace_value
 from ruvcompile.load.decoder_onnx.masks import window_of
-from ruvcompile.load.decoder_onnx.norms import Dims
 from ruvcompile.load.decoder_onnx.rotary import Rope, Tables, find_rope
-from ruvcompile.load.decoder_onnx.shapes import constant, heads_of, size_of
+from ruvcompile.load.decoder_onnx.runs import Dims, heads_of, size_of
+from ruvcompile.load.decoder_onnx.shapes import constant
 from ruvcompile.passes.state import POSITIONS, Pair
 
 _SWAPPED = (0, 2, 1, 3)

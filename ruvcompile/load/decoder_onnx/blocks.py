@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 import onnx_ir as ir
 
 from ruvcompile.load.decoder_onnx.look import drop_unread, local_values
-from ruvcompile.load.decoder_onnx.shapes import Sizes, inputs_for, probes
+from ruvcompile.load.decoder_onnx.runs import Seen
 from ruvcompile.passes.scope import is_weight, reads
 from ruvcompile.passes.state import Ports
-from ruvcompile.whole import open_session, run
 
 # Borders over which more values cross than this are not looked at.
 MOST_CROSSING = 3
@@ -42,26 +42,43 @@ class Border:
     crossing: tuple[str, ...]
 
 
-def name_blocks(model: ir.Model, ports: Ports, *, vocab: int, context: int) -> int:
-    """Name the nodes of ``model`` by blocks, in place, and copy what is local; returns the width of what is sent."""
+def crossing(model: ir.Model, ports: Ports) -> tuple[str, ...]:
+    """The values that cross some place where the graph may be cut, if they are activations; to be looked at."""
+    nodes, local = _apart(model.graph)
+    return tuple(dict.fromkeys(name for border in _candidates(nodes, local, ports) for name in border.crossing))
+
+
+def name_blocks(model: ir.Model, ports: Ports, seen: Seen) -> int:
+    """Name the nodes of ``model`` by blocks, in place, and copy what is local; returns the width of what is sent.
+
+    Args:
+        model: with sizes settled.
+        ports: of it.
+        seen: what ``crossing`` names, in runs of ``model``.
+    """
     graph = model.graph
-    known = local_values(graph)
-    local = {node for node in graph if all(value in known for value in node.outputs)}
-    nodes = [node for node in graph if node not in local]
+    nodes, local = _apart(graph)
     borders = _candidates(nodes, local, ports)
-    widths = _widths(model, borders, ports, vocab=vocab, context=context)
+    widths = _widths(borders, seen)
     legal = [border for border in borders if all(name in widths for name in border.crossing)]
     kept = _choose(nodes, legal, widths, ports)
     starts = [0, *(border.before for border in kept), len(nodes)]
     blocks = [nodes[start:stop] for start, stop in pairwise(starts)]
-    _describe(graph, kept, widths)
+    _describe(graph, kept, widths, seen)
     for name, block in zip(_names(blocks, ports), blocks, strict=True):
         _copy_local(graph, block, local, name)
         for node in block:
             node.name = f"/{name}/{str(node.name).strip('/')}"
     graph.sort()
     drop_unread(graph)
-    return min((sum(widths[name][-1] for name in border.crossing) for border in kept), default=0)
+    return min((_sent(border, widths) for border in kept), default=0)
+
+
+def _apart(graph: ir.Graph) -> tuple[list[ir.Node], set[ir.Node]]:
+    """The nodes that compute, in order, and those that are local (rule 1)."""
+    known = local_values(graph)
+    local = {node for node in graph if all(value in known for value in node.outputs)}
+    return [node for node in graph if node not in local], local
 
 
 def _candidates(nodes: Sequence[ir.Node], local: set[ir.Node], ports: Ports) -> list[Border]:
@@ -97,36 +114,17 @@ def _span(past: ir.Value, present: ir.Value, place: Mapping[ir.Node, int]) -> tu
     return (min(places), max(places)) if places else (0, 0)
 
 
-def _widths(
-    model: ir.Model, borders: Sequence[Border], ports: Ports, *, vocab: int, context: int
-) -> dict[str, tuple[int, ...]]:
-    """The values that are ``[batch, sequence, ...]`` in all runs: their other sizes, the product of all at the end."""
-    names = list(dict.fromkeys(name for border in borders for name in border.crossing))
-    if not names:
-        return {}
-    copy = model.clone()
-    values = {str(value.name): value for node in copy.graph for value in node.outputs}
-    copy.graph.outputs[:] = [values[name] for name in names]
-    session = open_session(copy, optimise=False)
-    runs: list[tuple[Sizes, Mapping[str, tuple[int, ...]]]] = []
-    for sizes in probes(model, context)[:3]:
-        found = run(session, inputs_for(ports, sizes, vocab=vocab))
-        runs.append((sizes, {name: tuple(array.shape) for name, array in found.items() if array.dtype.kind == "f"}))
-    widths: dict[str, tuple[int, ...]] = {}
-    for name in names:
-        rests = {
-            shapes[name][2:]
-            for sizes, shapes in runs
-            if len(shapes.get(name, ())) > 2 and shapes[name][:2] == (sizes.batch, sizes.sequence)
-        }
-        if len(rests) == 1 and all(len(shapes.get(name, ())) > 2 for _, shapes in runs):
-            (rest,) = rests
-            product = 1
-            for size in rest:
-                product *= size
-            if all(shapes[name] == (sizes.batch, sizes.sequence, *rest) for sizes, shapes in runs):
-                widths[name] = (*rest, product)
-    return widths
+def _widths(borders: Sequence[Border], seen: Seen) -> dict[str, tuple[int, ...]]:
+    """The activations ``[batch, sequence, ...]`` among what crosses: their other sizes."""
+    found = {}
+    for name in dict.fromkeys(name for border in borders for name in border.crossing):
+        kind, dims = seen.kinds.get(name), seen.dims(name)
+        if kind is None or kind.kind != "f" or dims is None or len(dims) < 3 or dims[:2] != ("batch", "sequence"):
+            continue
+        rest = tuple(size for size in dims[2:] if isinstance(size, int))
+        if len(rest) == len(dims) - 2:
+            found[name] = rest
+    return found
 
 
 def _choose(
@@ -159,7 +157,7 @@ def _choose(
 
 
 def _sent(border: Border, widths: Mapping[str, tuple[int, ...]]) -> int:
-    return sum(widths[name][-1] for name in border.crossing)
+    return sum(prod(widths[name]) for name in border.crossing)
 
 
 def _heavy(node: ir.Node) -> bool:
@@ -186,12 +184,12 @@ def _names(blocks: Sequence[Sequence[ir.Node]], ports: Ports) -> list[str]:
     return names
 
 
-def _describe(graph: ir.Graph, borders: Sequence[Border], widths: Mapping[str, tuple[int, ...]]) -> None:
-    """Give the values that may be sent their shapes."""
+def _describe(graph: ir.Graph, borders: Sequence[Border], widths: Mapping[str, tuple[int, ...]], seen: Seen) -> None:
+    """Give the values that may be sent their types and shapes."""
     values = {str(value.name): value for node in graph for value in node.outputs}
     for name in {name for border in borders for name in border.crossing}:
-        values[name].shape = ir.Shape(["batch", "sequence", *widths[name][:-1]])
-        values[name].type = values[name].type or ir.TensorType(ir.DataType.FLOAT)
+        values[name].shape = ir.Shape(["batch", "sequence", *widths[name]])
+        values[name].type = ir.TensorType(ir.DataType.from_numpy(seen.kinds[name]))
 
 
 def _copy_local(graph: ir.Graph, block: Sequence[ir.Node], local: set[ir.Node], name: str) -> None:

@@ -25,13 +25,13 @@ from ruvcompile.errors import InputError
 from ruvcompile.load.checkpoint import IR_VERSION, OPSET, WINDOW_OPSET
 from ruvcompile.load.decoder_onnx.attention import HEAD_MULTIPLE, Attentions
 from ruvcompile.load.decoder_onnx.blocks import name_blocks
-from ruvcompile.load.decoder_onnx.look import Unclear, drop_unread, fold_constants, local_values
-from ruvcompile.load.decoder_onnx.norms import Dims, plain_linear, plain_norms, plain_reshapes
-from ruvcompile.load.decoder_onnx.shapes import around, describe, inputs_for, probes, settle_shapes, size_of
+from ruvcompile.load.decoder_onnx.look import Unclear, drop_unread, fold_constants, local_values, merge_equal
+from ruvcompile.load.decoder_onnx.norms import plain_linear, plain_norms, plain_reshapes
+from ruvcompile.load.decoder_onnx.runs import Dims, Seen, size_of, watch
+from ruvcompile.load.decoder_onnx.shapes import describe, settle_shapes
 from ruvcompile.lower.onnxruntime import FINAL_NORM
 from ruvcompile.passes.quantise import BLOCK
 from ruvcompile.passes.state import FILLED, POSITIONS, Ports, find_ports
-from ruvcompile.whole import open_session, run
 
 # What kernels that add up in another order may differ by, as a share of the norm; and with activations in 8 bits.
 FLOAT_SHARE, ROUNDED_SHARE = 1e-4, 5e-2
@@ -41,11 +41,12 @@ _BEFORE_LOGITS = ("MatMul", "MatMulNBits", "Add", "Mul", "Div", "Tanh", "Cast", 
 _STEADY = (1, 4)
 
 
-def canonical(model: ir.Model, *, vocab: int, context: int) -> tuple[ir.Model, int]:
+def canonical(model: ir.Model, seen: Seen, *, vocab: int, context: int) -> tuple[ir.Model, int]:
     """``model`` in canonical form, and the width of what is sent over a cut.
 
     Args:
         model: a decoder with canonical names of inputs and outputs; not changed.
+        seen: what runs of it have shown of the values that ``shapes.asked`` names.
         vocab: tokens in the vocabulary.
         context: positions there are.
 
@@ -56,21 +57,24 @@ def canonical(model: ir.Model, *, vocab: int, context: int) -> tuple[ir.Model, i
     ports = _ports(made)
     _check_kinds(made, ports)
     try:
-        settle_shapes(made, ports, vocab=vocab, context=context)
+        settle_shapes(made, seen)
         fold_constants(made, context)
-        seen = around(made, ports, vocab=vocab, context=context)
-        plain_norms(made.graph, seen.floats)
-        plain_reshapes(made.graph, seen.dims)
+        merge_equal(made.graph)
+        plain_norms(made.graph, {name for name, kind in seen.kinds.items() if kind == np.float32})
+        dims = {name: found for name in seen.shapes if (found := seen.dims(name)) is not None}
+        plain_reshapes(made.graph, dims)
         made.graph.opset_imports[""] = max(made.graph.opset_imports[""], OPSET)
         made.ir_version = max(made.ir_version, IR_VERSION)
-        _rewrite_attention(made, ports, seen.dims, context)
+        _rewrite_attention(made, ports, dims, context)
         made.graph.sort()
         _only_positions(made)
         ports = _ports(made)
-        describe(made, ports, vocab=vocab, context=context)
-        width = name_blocks(made, ports, vocab=vocab, context=context)
+        every = [str(value.name) for node in made.graph for value in node.outputs if value.name]
+        again = watch(made, ports, every, seen.sizes, vocab)
+        _compare(made, seen, again)
+        describe(made, again)
+        width = name_blocks(made, ports, again)
         _name_parts(made, ports)
-        _compare(model, made, vocab=vocab, context=context)
     except InputError as error:
         raise Unclear(f"{error.message}: {' '.join(error.context)}") from None
     return made, width
@@ -130,19 +134,15 @@ def _name_parts(model: ir.Model, ports: Ports) -> None:
     norm.name = FINAL_NORM
 
 
-def _compare(source: ir.Model, made: ir.Model, *, vocab: int, context: int) -> None:
-    before, after = _ports(source), _ports(made)
-    sessions = [open_session(each) for each in (source, made)]
+def _compare(made: ir.Model, before: Seen, after: Seen) -> None:
+    """Both graphs, on the same inputs: the logits and what is new of the state."""
     quantised = any(node.op_type == "MatMulNBits" for node in made.graph)
     bound = ROUNDED_SHARE if quantised else FLOAT_SHARE
-    for seed, sizes in enumerate(probes(source, context)):
-        wanted, found = (
-            run(session, inputs_for(ports, sizes, vocab=vocab, seed=seed))
-            for session, ports in zip(sessions, (before, after), strict=True)
-        )
-        for name, array in wanted.items():
-            difference = float(np.linalg.norm((found[name] - array).astype(np.float64)))
-            if not difference <= bound * max(float(np.linalg.norm(array.astype(np.float64))), 1e-6):
+    for value in made.graph.outputs:
+        name = str(value.name)
+        for wanted, found in zip(before.contents[name], after.contents[name], strict=True):
+            difference = float(np.linalg.norm((found - wanted).astype(np.float64)))
+            if not difference <= bound * max(float(np.linalg.norm(wanted.astype(np.float64))), 1e-6):
                 raise Unclear(f"{name} is another in the rewritten graph")
 
 

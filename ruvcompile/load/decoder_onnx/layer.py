@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ruvcompile.load.decoder_onnx.look import Unclear, evaluate
 from ruvcompile.load.decoder_onnx.projections import unpacked
 from ruvcompile.load.decoder_onnx.rotary import Tables
-from ruvcompile.load.decoder_onnx.shapes import heads_of, probes, size_of
+from ruvcompile.load.decoder_onnx.runs import heads_of, probes, size_of
 from ruvcompile.passes.scope import is_weight
 from ruvcompile.passes.state import Pair
 from ruvrun.executors import Array

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.load.decoder_onnx.shapes import Sizes, probes
-from ruvcompile.passes.scope import is_weight, reads
+from ruvcompile.load.decoder_onnx.runs import Sizes, probes
+from ruvcompile.passes.extract import functions_of
+from ruvcompile.passes.scope import bodies, is_weight, reads
 from ruvcompile.passes.state import CACHE_POSITION, FILLED, MASK, POSITIONS
 from ruvcompile.whole import open_session, run
 from ruvrun.executors import Array
@@ -76,22 +77,43 @@ def filled(sizes: Sizes) -> dict[str, Array]:
 
 def evaluate(model: ir.Model, values: Sequence[ir.Value], sizes: Sizes) -> list[Array]:
     """What local values are in a call of these sizes."""
-    made = {str(value.name): value for value in values if not is_weight(value)}
+    made = list(dict.fromkeys(value for value in values if not is_weight(value)))
     found: Mapping[str, Array] = {}
     if made:
-        copy = model.clone()
-        every = {str(value.name): value for node in copy.graph for value in node.outputs}
-        copy.graph.outputs[:] = [every[name] for name in made]
-        drop_unread(copy.graph)
-        copy.graph.inputs[:] = [value for value in copy.graph.inputs if value.uses()]
-        inputs = {str(value.name): value.dtype for value in copy.graph.inputs}
+        part = _part(model, made)
+        wanted = {str(value.name): value.dtype for value in part.graph.inputs}
         arrays = {
             name: array.astype(dtype.numpy())
             for name, array in filled(sizes).items()
-            if (dtype := inputs.get(name)) is not None
+            if (dtype := wanted.get(name)) is not None
         }
-        found = run(open_session(copy, optimise=False), arrays)
+        found = run(open_session(part, optimise=False), arrays)
     return [_numpy(value) if is_weight(value) else found[str(value.name)] for value in values]
+
+
+def _part(model: ir.Model, values: Sequence[ir.Value]) -> ir.Model:
+    """A model of just what makes ``values``."""
+    graph = model.graph
+    nodes: set[ir.Node] = set()
+    read: dict[ir.Value, None] = {}
+    waiting = list(values)
+    while waiting:
+        maker = waiting.pop().producer()
+        if maker is not None and maker not in nodes:
+            nodes.add(maker)
+            for value in reads(maker):
+                read[value] = None
+                waiting.append(value)
+    view = ir.GraphView(
+        [value for value in graph.inputs if value in read],
+        list(values),
+        nodes=[node for node in graph if node in nodes],
+        initializers=[value for value in read if is_weight(value)],
+        opset_imports=dict(graph.opset_imports),
+        name="part",
+    )
+    functions = functions_of(model, nodes)
+    return ir.Model(view.clone(), ir_version=model.ir_version, functions=[each.clone() for each in functions])
 
 
 def fold_constants(model: ir.Model, context: int) -> None:
@@ -114,6 +136,33 @@ def fold_constants(model: ir.Model, context: int) -> None:
             graph.register_initializer(weight)
             ir.convenience.replace_all_uses_with(value, weight)
     drop_unread(graph)
+
+
+def merge_equal(graph: ir.Graph) -> None:
+    """Let nodes that compute the same of positions be one, in place; exporters repeat them for every layer."""
+    known = local_values(graph)
+    first: dict[object, ir.Node] = {}
+    for node in list(graph):
+        if any(value not in known for value in node.outputs) or next(bodies(node), None) is not None:
+            continue
+        attributes = tuple(
+            (name, each.as_tensor().tobytes() if each.type == ir.AttributeType.TENSOR else str(each.value))
+            for name, each in sorted(node.attributes.items())
+        )
+        inputs = tuple(_content(value) for value in node.inputs)
+        same = first.setdefault((node.op_identifier(), inputs, attributes, len(node.outputs)), node)
+        if same is not node:
+            for old, new in zip(node.outputs, same.outputs, strict=True):
+                ir.convenience.replace_all_uses_with(old, new)
+    drop_unread(graph)
+
+
+def _content(value: ir.Value | None) -> object:
+    """What makes a value equal to another: itself, but of small weights their bytes."""
+    tensor = value.const_value if value is not None and is_weight(value) else None
+    if tensor is None or tensor.size > _SMALL or tensor.dtype == ir.DataType.STRING:
+        return value
+    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
 
 
 def _numpy(value: ir.Value) -> Array:

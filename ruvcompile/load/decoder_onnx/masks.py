@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.load.decoder_onnx.look import Unclear, evaluate
-from ruvcompile.load.decoder_onnx.shapes import probes
+from ruvcompile.load.decoder_onnx.runs import probes
 from ruvrun.executors import Array
 
 # What is added to a score that must not count; half of what a float16 can hold does it.

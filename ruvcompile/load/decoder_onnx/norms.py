@@ -2,7 +2,7 @@
 
 1. ``SimplifiedLayerNormalization`` is ``RMSNormalization``; ``SkipSimplifiedLayerNormalization`` has an ``Add`` before.
 2. ``x * (1 / sqrt(mean(x ** 2) + e)) * w``, with casts to the type that it already has, is ``RMSNormalization``.
-3. A ``Cast`` of float32 to float32 is nothing.
+3. A ``Cast`` of float32 to float32 is nothing, nor is an ``Identity``, by which exporters let equal weights be one.
 4. A ``Reshape`` that changes no shape is nothing, and one that keeps batch and sequence says so with zeros.
 5. ``Reshape`` to rows, ``Gemm``, ``Reshape`` back is ``MatMul`` and ``Add`` on the activation as it was.
 """
@@ -15,16 +15,17 @@ import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.load.decoder_onnx.look import add_node, drop_unread, made_by, numbers, pair_of, replace_value, scalar
+from ruvcompile.load.decoder_onnx.runs import Dims
 from ruvcompile.load.decoder_onnx.shapes import constant
 from ruvcompile.passes.scope import is_weight
-
-Dims = tuple[str | int, ...]
 
 
 def plain_norms(graph: ir.Graph, floats: Collection[str]) -> None:
     """Rules 1 to 3, in place; ``floats`` are the values around ``Cast`` nodes that are float32."""
     for node in list(graph):
-        if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT:
+        if node.op_type == "Identity" and node.inputs[0] is not None and not node.outputs[0].is_graph_output():
+            ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
+        elif node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT:
             source = node.inputs[0]
             if source is not None and source.name in floats and not node.outputs[0].is_graph_output():
                 ir.convenience.replace_all_uses_with(node.outputs[0], source)
@@ -141,4 +142,4 @@ def _linear(graph: ir.Graph, node: ir.Node, dims: Mapping[str, Dims]) -> None:
     replace_value(back[0].outputs[0], made)
 
 
-__all__ = ["Dims", "plain_linear", "plain_norms", "plain_reshapes"]
+__all__ = ["plain_linear", "plain_norms", "plain_reshapes"]

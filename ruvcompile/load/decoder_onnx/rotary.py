@@ -18,7 +18,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.load.decoder_onnx.look import Unclear, evaluate, made_by, numbers, pair_of
-from ruvcompile.load.decoder_onnx.shapes import Sizes, constant
+from ruvcompile.load.decoder_onnx.runs import Sizes
+from ruvcompile.load.decoder_onnx.shapes import constant
 from ruvrun.executors import Array
 
 _LAST = (3, -1)
@@ -108,6 +109,7 @@ class Tables:
         self.model = model
         self.context = context
         self._known: list[tuple[str, Array, Array]] = []
+        self._made: dict[Rope, tuple[ir.Value, ir.Value]] = {}
 
     def initializers(self, rope: Rope) -> tuple[ir.Value, ir.Value]:
         """The tables of cosines and sines.
@@ -115,12 +117,15 @@ class Tables:
         Raises:
             Unclear: they depend on more than the position.
         """
+        if rope in self._made:
+            return self._made[rope]
         cos, sin = (self._half(each, rope) for each in self._rows(rope, Sizes(1, self.context, 0)))
         some = Sizes(1, 3, min(5, self.context - 3))
         for table, rows in zip((cos, sin), self._rows(rope, some), strict=True):
             if not np.allclose(self._half(rows, rope), table[some.past : some.total], atol=1e-5):
                 raise Unclear("rotary angles depend on more than the position")
-        return self.keep(cos, sin)
+        self._made[rope] = self.keep(cos, sin)
+        return self._made[rope]
 
     def keep(self, cos: Array, sin: Array) -> tuple[ir.Value, ir.Value]:
         """The initializers that hold these tables."""
