@@ -39,6 +39,9 @@ def held_together(units: Sequence[Unit], edges: Sequence[Boundary]) -> list[str]
     """The largest stretches of ``units`` that no cut divides, a sentence each."""
     legal = [0, *(number for number, edge in enumerate(edges, 1) if edge.legal), len(units)]
     stretches = [(start, stop) for start, stop in itertools.pairwise(legal)]
+    if len(stretches) == len(units) == sum(len(unit.nodes) for unit in units):
+        names = _listed([unit.nodes[0] for unit in units])
+        return [f"each of its nodes stays whole, with all that is inside it: {names}"]
     stretches.sort(key=lambda span: -sum(len(unit.nodes) for unit in units[span[0] : span[1]]))
     return [_stretch(units, edges, *span) for span in stretches[:_TOLD]]
 
@@ -128,6 +131,8 @@ def _no_crossing(graph: ir.Graph, name: str) -> list[str]:
             return [f"{name} is read by nobody on the other side of a possible cut"]
         if any(output.name == name for body in all_bodies(node) for inner in body for output in inner.outputs):
             return [f"{name} is made in a body of {node.name} ({node.op_type}), which stays in one stage"]
+        if node.name == name:
+            return [f"{name} is a node; it makes {', '.join(str(each.name) for each in node.outputs if each.name)}"]
     if any(value.name == name for value in graph.inputs):
         return [f"{name} is an input of the model"]
     return []

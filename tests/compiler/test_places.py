@@ -128,7 +128,7 @@ def test_more_stages_than_there_are_places(tmp_path) -> None:
     assert caught.value.ref == "stages-over-units"
     assert caught.value.exit_code == 4
     assert caught.value.message == "this model can be cut into at most 2 stages, not 3"
-    assert "the loop is one node, with all that is inside it" in caught.value.context
+    assert caught.value.context == ("each of its nodes stays whole, with all that is inside it: the loop, after",)
     assert caught.value.hint == "--nodes 2"
 
 
@@ -148,6 +148,7 @@ def test_what_holds_a_graph_together_is_told_with_its_nodes_and_the_reason(tmp_p
         (only_loop(), "inner", "cut-unknown", "inner is made in a body of the loop (Loop), which stays in one stage"),
         (only_loop(), "w", "cut-unknown", "w is a weight: every stage that reads it holds it"),
         (only_loop(), "y", "cut-unknown", "y is read by nobody on the other side of a possible cut"),
+        (only_loop(), "the loop", "cut-unknown", "the loop is a node; it makes a"),
         (only_loop(), "aa", "cut-unknown", "did you mean 'a'"),
     ],
 )
