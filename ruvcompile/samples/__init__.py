@@ -9,7 +9,7 @@ same model gives the same arrays every time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,8 +19,9 @@ import onnx_ir as ir
 from ruvcompile.errors import InputError, UsageError, did_you_mean
 from ruvcompile.passes.infer import named_dims, spelt
 from ruvcompile.samples.conventions import Guess, Port, guesses, looks_like_audio, values
+from ruvcompile.samples.given import fits, fitting, only_array, read_given, times
+from ruvcompile.samples.state import state_pairs
 from ruvcompile.whole import open_session, run
-from ruvrun.archive import read_archive
 from ruvrun.elements import Array, Value, bits_of, carrier, element_of
 
 _MOST_TRIES = 64
@@ -29,7 +30,7 @@ _SAME_NUMBERS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"
 
 @dataclass(frozen=True)
 class Samples:
-    """``arrays`` by input name, on which the model ran; ``choices`` are the sentences to print."""
+    """``arrays`` by input name, on which the model ran; ``choices`` are the sentences to print, on state too."""
 
     arrays: Mapping[str, Value]
     choices: tuple[str, ...]
@@ -50,7 +51,7 @@ def sample(
         InputError: the file is missing, no archive of arrays, or its arrays do not fit; or nothing runs.
     """
     shapes = shapes or {}
-    arrays = {} if inputs is None else _read(inputs, [value.name or "" for value in model.graph.inputs])
+    arrays = {} if inputs is None else read_given(inputs, [value.name or "" for value in model.graph.inputs])
     _check_names(model, shapes, arrays, inputs)
     sizes = _Sizes({}, {})
     ports: list[Port] = []
@@ -62,21 +63,24 @@ def sample(
             continue
         port = _port(value, arrays.get(name), shapes.get(name))
         if name in shapes:
-            if not _fits(port.shape, shapes[name]):
+            if not fits(port.shape, shapes[name]):
                 raise UsageError(
                     "shape-wrong",
-                    f"--shape {name}={_times(shapes[name])} does not fit the model's {_times(port.shape)}",
+                    f"--shape {name}={times(shapes[name])} does not fit the model's {times(port.shape)}",
                     hint="give as many sizes as it has dimensions; those that are numbers are fixed",
                 )
             sizes.bind(port, shapes[name])
         if name in arrays:
-            array = _fitting(port, _only_array(name, arrays[name], inputs), inputs)
+            array = fitting(port, only_array(name, arrays[name], inputs), inputs)
             sizes.bind(port, array.shape)
             port = replace(port, array=array)
         ports.append(port)
     found, guess = _first_that_runs(model, ports, others, sizes.fixed)
     told = [_tell(port, found[port.name], guess, ports, inputs, port.name in shapes) for port in ports]
     told += [_tell_other(name, value, inputs) for name, value in others.items()]
+    told += [
+        f"state {name}: comes out as {made}; hand it in with the next call" for name, made in state_pairs(model.graph)
+    ]
     return Samples(found, tuple(told))
 
 
@@ -132,7 +136,7 @@ def _first_that_runs(
 
 def _describe(port: Port, fixed: Mapping[str, int]) -> str:
     shape = [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in port.shape]
-    return f"{port.name}: {spelt(ir.TensorType(port.dtype))} {_times(tuple(shape))}"
+    return f"{port.name}: {spelt(ir.TensorType(port.dtype))} {times(tuple(shape))}"
 
 
 def _array(port: Port, guess: Guess, ports: list[Port]) -> Array:
@@ -142,12 +146,12 @@ def _array(port: Port, guess: Guess, ports: list[Port]) -> Array:
 def _tell_other(name: str, value: Value, inputs: Path | None) -> str:
     if value is None:
         return f"input {name}: optional, left out (default)"
-    what = f"a sequence of {len(value)}" if isinstance(value, list) else f"{value.dtype} {_times(value.shape)}"
+    what = f"a sequence of {len(value)}" if isinstance(value, list) else f"{value.dtype} {times(value.shape)}"
     return f"input {name}: {what}, from {inputs}"
 
 
 def _tell(port: Port, array: Array, guess: Guess, ports: list[Port], inputs: Path | None, sized: bool) -> str:
-    head = f"input {port.name}: {spelt(ir.TensorType(port.dtype))} {_times(array.shape)}"
+    head = f"input {port.name}: {spelt(ir.TensorType(port.dtype))} {times(array.shape)}"
     if port.array is not None:
         return f"{head}, from {inputs}"
     how = values(port, guess, looks_like_audio(ports))[1]
@@ -238,57 +242,6 @@ def _rows(table: ir.Value) -> int:
         table = maker.inputs[0]
     tensor = table.const_value
     return int(tensor.shape.numpy()[0]) if tensor is not None and tensor.shape.rank() else 0
-
-
-def _read(path: Path, names: Collection[str]) -> dict[str, Value]:
-    try:
-        return read_archive(path, names)
-    except FileNotFoundError:
-        raise InputError("file-missing", f"no inputs at {path}", hint="check the path") from None
-    except OSError as error:
-        raise InputError("file-unreadable", f"cannot read {path}: {error}", hint="check its permissions") from None
-    except ValueError as error:
-        raise InputError(
-            "inputs-invalid", f"{path} is no .npz file", context=[str(error)], hint="write it with numpy.savez"
-        ) from None
-
-
-def _only_array(name: str, value: Value, path: Path | None) -> Array:
-    if isinstance(value, np.ndarray):
-        return value
-    what = f"{path}: {name} is a sequence, the model takes a tensor"
-    raise InputError("input-type-wrong", what, hint="give an array")
-
-
-def _fitting(port: Port, array: Array, path: Path | None) -> Array:
-    """``array`` in the type of ``port``, when that loses nothing and the shape fits."""
-    name = spelt(ir.TensorType(port.dtype))
-    dtype, array = carrier(name), bits_of(array, name)
-    if not _fits(port.shape, array.shape):
-        raise InputError(
-            "input-shape-wrong",
-            f"{path}: {port.name} is {_times(array.shape)}, the model takes {_times(port.shape)}",
-            hint="give an array of that shape",
-        )
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind in "iu" and dtype.kind in "iu" and port.integer and np.array_equal(array.astype(dtype), array):
-        return array.astype(dtype)
-    raise InputError(
-        "input-type-wrong",
-        f"{path}: {port.name} is {array.dtype}, the model takes {name}",
-        hint=f"convert it with .astype('{dtype}')",
-    )
-
-
-def _fits(declared: tuple[int | str, ...], actual: tuple[int, ...]) -> bool:
-    return len(declared) == len(actual) and all(
-        isinstance(dim, str) or dim == size for dim, size in zip(declared, actual, strict=True)
-    )
-
-
-def _times(shape: tuple[int | str, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
 
 
 __all__ = ["Samples", "sample"]

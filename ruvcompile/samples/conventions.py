@@ -46,7 +46,7 @@ MASKS = (1, 0)
 _CHANNELS = (1, 3, 4)
 _RATE = re.compile(r"(^|_)(sr|sample_?rate|sampling_?rate)$", re.IGNORECASE)
 _AUDIO = re.compile(r"audio|wave|speech|sound|signal|pcm|^input_values$", re.IGNORECASE)
-_STATE = re.compile(r"state|hidden|cache|past|(^|_)[hc]_?0$", re.IGNORECASE)
+_STATE = re.compile(r"state|hidden|cache|past|(^|_)[hc](_?0|_in)?$", re.IGNORECASE)
 _PAST = re.compile(r"past|cache", re.IGNORECASE)
 _LATENT = re.compile(r"latent|^sample$", re.IGNORECASE)
 _FEATURES = re.compile(r"feature|fbank|mel|spec", re.IGNORECASE)
@@ -145,7 +145,7 @@ def values(port: Port, guess: Guess, audio: bool) -> tuple[Array, str]:
         array, how = np.full(shape, guess.mask), f"all {guess.mask}"
     elif port.integer:
         array, how = _integers(port, guess, shape, random)
-    elif _STATE.search(port.name):
+    elif looks_like_state(port.name):
         array, how = np.zeros(shape), "all 0"
     elif audio and _audio_axis(port) is not None:
         array, how = 0.1 * random.standard_normal(shape), "noise of amplitude 0.1"
@@ -161,6 +161,11 @@ def values(port: Port, guess: Guess, audio: bool) -> tuple[Array, str]:
 def looks_like_audio(ports: Sequence[Port]) -> bool:
     """Whether one of the inputs is a sampling rate or is named like a sound."""
     return any(_is_rate(port) or _AUDIO.search(port.name) for port in ports)
+
+
+def looks_like_state(name: str) -> bool:
+    """Whether an input of this name takes what an earlier call left behind."""
+    return _STATE.search(name) is not None
 
 
 def _integers(port: Port, guess: Guess, shape: tuple[int, ...], random: np.random.Generator) -> tuple[Any, str]:
@@ -226,7 +231,7 @@ def _computed(dim: str, known: Mapping[str, int]) -> int:
 
 
 def _image_axes(port: Port) -> tuple[int, ...]:
-    if len(port.shape) != 4 or _STATE.search(port.name):
+    if len(port.shape) != 4 or looks_like_state(port.name):
         return ()
     return (1, 2) if port.shape[3] in _CHANNELS and port.shape[1] not in _CHANNELS else (2, 3)
 

@@ -229,7 +229,8 @@ def test_silero_vad(tmp_path) -> None:
     model = model_path(SILERO_VAD)
     build(model, tmp_path / "dist")
     manifest = load_manifest(tmp_path / "dist" / "manifest.toml")
-    assert len(manifest.program.samples) == 3, "the choice is recorded"
+    assert len(manifest.program.samples) == 4, "the choices are recorded, and that there is a state"
+    assert manifest.program.samples[-1] == "state state: comes out as stateN; hand it in with the next call"
     assert steps.verify(tmp_path / "dist" / "manifest.toml", model, Silent())["identical"] is True
     pipeline, whole = open_local(tmp_path / "dist" / "manifest.toml"), onnx.load(model)
     state, sound = np.zeros((2, 1, 128), np.float32), np.random.default_rng(0).standard_normal((4, 1, 576), np.float32)

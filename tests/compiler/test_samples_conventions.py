@@ -147,6 +147,39 @@ def test_a_mask_of_what_is_left_out_is_noughts() -> None:
     assert "all 0 (default)" in found.choices[1]
 
 
+@pytest.mark.parametrize(
+    ("entering", "leaving", "pairs"),
+    [
+        ("state", "stateN", 1),
+        ("h0 c0", "hn cn", 2),
+        ("h c", "h_out c_out", 2),
+        ("cache_in", "cache_out", 1),
+        ("hidden", "next_hidden", 1),
+        ("past_key_values.0.key past_key_values.0.value", "present.0.key present.0.value", 2),
+        ("x", "x_out", 0),
+        ("state", "states", 0),
+        ("state", "state_out new_state", 0),
+        ("encoder_hidden_states", "last_hidden_state", 0),
+    ],
+)
+def test_an_output_that_feeds_an_input_of_the_next_call_is_told(entering, leaving, pairs) -> None:
+    names, made = entering.split(), leaving.split()
+    nodes = [helper.make_node("Neg", [name], [out]) for name, out in zip(names * 2, made, strict=False)]
+    model = make_model(nodes, [tensor(name, [2, 3]) for name in names], [tensor(out, [2, 3]) for out in made])
+    told = [text for text in sample(program_of(model).model).choices if text.startswith("state ")]
+    assert len(told) == pairs
+    for name, out, text in zip(names, made, told, strict=False):
+        assert text == f"state {name}: comes out as {out}; hand it in with the next call"
+
+
+def test_state_of_another_shape_or_type_is_none() -> None:
+    nodes = [helper.make_node("Cast", ["state"], ["state_out"], to=INT64), helper.make_node("Neg", ["cache"], ["n"])]
+    nodes.append(helper.make_node("Concat", ["n", "n"], ["cache_out"], axis=0))
+    ports = [tensor("state", [2, 3]), tensor("cache", [2, 3])]
+    model = make_model(nodes, ports, [tensor("state_out", [2, 3], INT64), tensor("cache_out", [4, 3])])
+    assert not [text for text in sample(program_of(model).model).choices if text.startswith("state ")]
+
+
 @pytest.mark.parametrize("how", ["quantised", "cast"])
 def test_ids_stay_below_a_table_that_is_stored_in_another_type(how) -> None:
     """A quantised embedding: rows are dequantised before they are looked up."""
