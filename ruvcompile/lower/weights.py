@@ -31,7 +31,7 @@ ALIGNMENT = 64
 # Smaller tensors stay inside the graph file: shapes and sizes that the reader wants while it optimises.
 INLINE_BYTES = 1024
 DIRECTORY = "weights"
-AT_ONCE = 1 << 30
+AT_ONCE = 3 << 29
 """Bytes of groups that are computed at the same time; a larger one is computed alone."""
 
 _COPIED = 8 << 20
