@@ -32,9 +32,9 @@ def check_golden(directory: Path, spec: StageSpec, executor: DecoderExecutor | G
     """
     if spec.golden is None:
         return 0.0
-    ports = {f"{kind}{port.name}": port for kind in (_IN, _OUT, _LIKE) for port in (*spec.inputs, *spec.outputs)}
+    ports = {f"{kind}{port.name}" for kind in (_IN, _OUT, _LIKE) for port in (*spec.inputs, *spec.outputs)}
     stored = read_archive(directory / spec.golden.file, ports)
-    inputs: dict[str, Value] = {port.name: stored.get(f"{_IN}{port.name}") for port in spec.inputs}
+    inputs: dict[str, Value] = _named(stored, _IN)
     if spec.kind == "decoder":
         decoder = cast(DecoderExecutor, executor)
         tokens = min(len(array) for array in inputs.values())
@@ -42,15 +42,20 @@ def check_golden(directory: Path, spec: StageSpec, executor: DecoderExecutor | G
             return 0.0
         outputs: Mapping[str, Value] = decoder.step([Span(0, 0, tokens, 1)], inputs)
     else:
-        outputs = cast(GraphExecutor, executor).run(inputs)
+        left_out = {port.name: None for port in spec.inputs}
+        outputs = cast(GraphExecutor, executor).run(left_out | inputs)
+    types = {port.name: element_of(port.dtype) for port in spec.outputs}
     largest = 0.0
-    for port in spec.outputs:
-        if (wanted := stored.get(f"{_OUT}{port.name}")) is not None:
-            apart = _difference(port.name, element_of(port.dtype), wanted, outputs.get(port.name), spec.golden.bound)
-            largest = max(largest, apart)
-        elif (wanted := stored.get(f"{_LIKE}{port.name}")) is not None:
-            _same_kind(port.name, wanted, outputs.get(port.name), False)
+    for name, wanted in _named(stored, _OUT).items():
+        dtype = types.get(name) or str(wanted.dtype)
+        largest = max(largest, _difference(name, dtype, wanted, outputs.get(name), spec.golden.bound))
+    for name, wanted in _named(stored, _LIKE).items():
+        _same_kind(name, wanted, outputs.get(name), False)
     return largest
+
+
+def _named(stored: Mapping[str, Value], kind: str) -> dict[str, Value]:
+    return {name.removeprefix(kind): value for name, value in stored.items() if name.startswith(kind)}
 
 
 def _difference(name: str, dtype: str, wanted: Value, found: Value, bound: float) -> float:
