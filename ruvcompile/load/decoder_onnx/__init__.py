@@ -49,6 +49,7 @@ def as_decoder(program: Program, path: Path) -> Program:
     facts = _complete(facts, ports, program.source.path)
     folder = str(Path(program.source.path).parent) if facts.folder == path.parent else str(facts.folder)
     head = read_tokenizer(facts.folder, folder, facts.config, facts.vocab)
+    _keep_all_state(model)
     add_sources(model)
     ports = replace(ports, filled=tuple(value for value in model.graph.inputs if value.name in FILLED))
     # Exporters call every graph the same; the folder has the model's name.
@@ -104,6 +105,16 @@ def _settle_ports(model: ir.Model, facts: Facts, named_as: str) -> Ports:
     _rename(ports)
     ports.ids.shape = ir.Shape(["batch", "sequence"])
     return ports
+
+
+def _keep_all_state(model: ir.Model) -> None:
+    """A layer with a window may be told to keep no more state than that; here it is told the window alone.
+
+    It computes the same: what has left the window is not looked at. But state that is overwritten cannot be rewound.
+    """
+    for node in model.graph:
+        if node.op_type == "GroupQueryAttention":
+            node.attributes.pop("sliding_window_cache", None)
 
 
 def _rename(ports: Ports) -> None:
