@@ -41,16 +41,27 @@ def load(path_text: str) -> Program:
         from ruvcompile.load.gguf import load_gguf
 
         return load_gguf(path, path_text)
-    if path.suffix.lower() == ".safetensors":
+    if (what := _part(path.suffix.lower(), head)) is not None:
         raise InputError(
             "model-kind-unsupported",
-            f"{path_text} holds only weights",
-            hint="name its directory, which has config.json and the tokenizer too",
+            f"{path_text} {what[0]}",
+            hint=what[1].format(directory=path_text[: -len(path.name)] or "."),
         )
     from ruvcompile.load.decoder_onnx import as_decoder
     from ruvcompile.load.onnx import load_onnx
 
     return as_decoder(load_onnx(path, path_text), path)
+
+
+def _part(suffix: str, head: bytes) -> tuple[str, str] | None:
+    """What a file is that is only a part of a model, or of a kind that is not read, and what to do; else None."""
+    if suffix == ".safetensors":
+        return "holds only weights", "name its directory, {directory}, which has config.json and the tokenizer too"
+    if suffix == ".json":
+        return "is a part of a checkpoint", "name its directory: {directory}"
+    if suffix in (".bin", ".pt", ".pth", ".ckpt") and (head[:2] == b"PK" or head[:1] == b"\x80"):
+        return "is a file of torch's, which is not read", "save the model as safetensors, and name the directory"
+    return None
 
 
 def _load_directory(path: Path, named_as: str) -> Program:
@@ -67,6 +78,12 @@ def _load_directory(path: Path, named_as: str) -> Program:
         if is_foreign(config) and not missing():
             return load_huggingface(path, named_as, config)
         return load_directory(path, named_as)
+    if "adapter_config.json" in names and not others:
+        raise InputError(
+            "model-is-adapter",
+            f"{named_as} holds an adapter, which is what a model was changed by, and not the model",
+            hint="merge it into its model and save that: merge_and_unload() of the library peft",
+        )
     if len(others) == 1:
         return load(f"{named_as}/{others[0]}")
     if others:

@@ -1,8 +1,9 @@
 """JSON that comes with a model, read as what it is: a stranger's file.
 
 Python's own reader takes much that is not JSON (``NaN``, ``Infinity``), says nothing of a key that stands there twice
-(and takes the last), and ends with a different exception for each kind of damage. Here all of it is one error, and
-nothing larger than a stated number of bytes is read.
+(and takes the last), makes text of half a character that nothing can write down again, and ends with a different
+exception for each kind of damage. Here all of it is one error, and nothing larger than a stated number of bytes is
+read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from ruvcompile.errors import InputError
 
 LARGEST = 64 << 20
 """Bytes: tokenizers with a quarter of a million tokens and their merges take about 35 MB."""
+
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_LARGEST_POINTER = 1024
 
 
 def read_json_object(path: Path, named_as: str) -> dict[str, Any]:
@@ -57,13 +61,27 @@ def read_bytes(path: Path, named_as: str, largest: int = LARGEST) -> bytes:
 
 
 def check_regular(path: Path, named_as: str) -> None:
-    """Refuse what is no plain file: opening a pipe would wait for ever for who writes into it.
+    """Refuse what is no plain file (opening a pipe would wait for ever for who writes into it), or stands for one.
 
     Raises:
-        InputError: it is there, and is something else than a file or a link to one.
+        InputError: it is there, and is something else than a file or a link to one; or it is what git leaves in the
+            place of a large file that it has not fetched.
     """
     if path.exists() and not path.is_file():
         raise InputError("file-unreadable", f"{named_as} is no plain file", hint="give the file itself")
+    try:
+        if path.stat().st_size > _LARGEST_POINTER:
+            return
+        with path.open("rb") as stream:
+            start = stream.read(len(_POINTER))
+    except OSError:
+        return  # whoever opens it to read says so
+    if start == _POINTER:
+        raise InputError(
+            "file-not-fetched",
+            f"{named_as} only points to a file that git has not fetched",
+            hint="git lfs pull, in that directory",
+        )
 
 
 def parse_json_object(raw: bytes, named_as: str) -> dict[str, Any]:
@@ -76,12 +94,21 @@ def parse_json_object(raw: bytes, named_as: str) -> dict[str, Any]:
         found = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
         )
+        if b"\\ud" in raw.lower():
+            _check_whole(found)
     except (ValueError, RecursionError) as error:
         what = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
         raise _not_json(named_as, what) from None
     if not isinstance(found, dict):
         raise _not_json(named_as, f"it holds a {type(found).__name__}, not an object")
     return found
+
+
+def _check_whole(found: Any) -> None:
+    try:
+        json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("a text in it holds half a character (one surrogate of two)") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ must be one of a file in this directory.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from ruvcompile.load.safetensors import Shard, open_shard
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MOST_SHARDS = 4096
+
+_PART = re.compile(r".*-\d+-of-\d+\.safetensors")
 
 
 def open_shards(directory: Path, named_as: str) -> tuple[Shard, ...]:
@@ -90,11 +93,26 @@ def _disagrees(index: str, what: str) -> InputError:
 
 
 def _none(directory: Path, named_as: str) -> InputError:
-    found = sorted(path.name for path in directory.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".safetensors"))
-    hint = "copy the index too" if any(name.endswith(".safetensors") for name in found) else "save it as safetensors"
+    kinds = (".bin", ".pt", ".pth", ".safetensors")
+    found = sorted(path.name for path in directory.iterdir() if path.suffix.lower() in kinds)
     return InputError(
         "shard-missing",
         f"{named_as} holds neither {SINGLE} nor {INDEX}",
         context=[f"it holds {', '.join(found[:6])}"] if found else [],
-        hint=hint if found else "copy the whole checkpoint",
+        hint=_way_out(found),
     )
+
+
+def _way_out(found: Sequence[str]) -> str:
+    """What to do about a directory that has only these files of weights."""
+    if SINGLE in found:
+        return f"{SINGLE} is a link to a file that is not there; copy the whole checkpoint"
+    if any(name.startswith("adapter_model.") for name in found):
+        return "it is an adapter: merge it into its model and save that: merge_and_unload() of the library peft"
+    if any(_PART.fullmatch(name) for name in found):
+        return "copy the index too"
+    if any(name.startswith("consolidated") for name in found):
+        return "consolidated files are of another form; get the model-*.safetensors of the same checkpoint"
+    if any(name.lower().endswith(".safetensors") for name in found):
+        return f"if that is the whole model, its file must be called {SINGLE}"
+    return "save it as safetensors" if found else "copy the whole checkpoint"

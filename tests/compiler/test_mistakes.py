@@ -1,0 +1,122 @@
+"""What users give by mistake, or what was left half done: each is one error that says what to do instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ruvcompile.load import load
+from ruvrun.errors import InputError
+from tests.checkpoints import CONFIGS, Tensors, random_tensors, write_directory, write_safetensors
+
+CONFIG = CONFIGS["llama"]
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 4000000000\n"
+Change = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def tensors() -> Tensors:
+    return random_tensors(CONFIG)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, tensors: Tensors) -> Path:
+    return write_directory(tmp_path / "tiny", CONFIG, tensors)
+
+
+def refusal(path: Path) -> InputError:
+    with pytest.raises(InputError) as caught:
+        load(str(path))
+    assert caught.value.exit_code == 3
+    return caught.value
+
+
+# A file in the place of the model
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"]
+)
+def test_a_part_of_a_checkpoint_is_told_the_directory(name: str, tmp_path: Path, tensors: Tensors) -> None:
+    directory = write_directory(tmp_path / "tiny", CONFIG, tensors, shards=2)
+    error = refusal(directory / name)
+    assert error.ref == "model-kind-unsupported"
+    assert f"{directory}/" in str(error.hint)
+
+
+@pytest.mark.parametrize(("name", "start"), [("m.bin", b"PK\3\4"), ("m.pt", b"\x80\2"), ("m.pth", b"PK\3\4")])
+def test_files_of_torch_are_not_called_damaged_graphs(name: str, start: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(start + bytes(64))
+    assert "safetensors" in str(refusal(tmp_path / name).hint)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_what_git_has_not_fetched_is_told_as_such(name: str, tiny: Path) -> None:
+    (tiny / name).write_text(POINTER)
+    error = refusal(tiny)
+    assert (error.ref, name in error.message) == ("file-not-fetched", True)
+    assert "git lfs pull" in str(error.hint)
+    (tiny / "m.gguf").write_text(POINTER)
+    assert refusal(tiny / "m.gguf").ref == "file-not-fetched"
+
+
+# A directory of something else
+
+
+def adapter(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    (directory / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    write_safetensors(directory / "adapter_model.safetensors", {"lora": np.zeros(1, np.float32)})
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_an_adapter_is_not_a_model(configured: bool, tiny: Path) -> None:
+    adapter(tiny)
+    if not configured:
+        (tiny / "config.json").unlink()
+    assert "merge" in str(refusal(tiny).hint)
+
+
+@pytest.mark.parametrize(
+    ("rename", "says"),
+    [
+        ("consolidated.safetensors", "model-*.safetensors"),
+        ("MODEL.SAFETENSORS", "must be called model.safetensors"),
+        ("model-00001-of-00001.safetensors", "copy the index"),
+    ],
+)
+def test_weights_under_another_name_get_the_hint_that_helps(rename: str, says: str, tiny: Path) -> None:
+    (tiny / "model.safetensors").rename(tiny / rename)
+    error = refusal(tiny)
+    assert error.ref == "shard-missing"
+    assert rename in error.context[0]
+    assert says in str(error.hint)
+
+
+def test_a_link_to_weights_that_are_gone_is_told_as_such(tiny: Path) -> None:
+    (tiny / "model.safetensors").unlink()
+    (tiny / "model.safetensors").symlink_to("../blobs/gone")
+    assert "a link to a file that is not there" in str(refusal(tiny).hint)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: (path / "tokenizer_config.json").write_text(r'{"chat_template": "\ud800"}'),
+        lambda path: (path / "config.json").write_text(json.dumps({**CONFIG, "model_type": "\ud83d"})),
+        lambda path: (path / "generation_config.json").write_text(r'{"\udc00": [1]}'),
+    ],
+)
+def test_half_a_character_is_no_sound_json(change: Change, tiny: Path) -> None:
+    change(tiny)
+    error = refusal(tiny)
+    assert (error.ref, error.context) == ("json-wrong", ("a text in it holds half a character (one surrogate of two)",))
+
+
+def test_a_whole_character_of_two_halves_is_sound(tiny: Path) -> None:
+    (tiny / "tokenizer_config.json").write_text(r'{"chat_template": "\ud83d\ude00"}')
+    assert json.loads(load(str(tiny)).head_files["chat.json"])["template"] == "😀"
