@@ -8,7 +8,8 @@ exporter has its own. What they agree on is enough:
    layer. ``past_key_values.3.key`` and ``present.3.key``, ``past_key.3`` and ``present_key.3`` are such pairs.
 2. Tokens come in as ``input_ids`` and logits leave as ``logits``.
 3. What else may come in is known by name, and a stage can fill it in from positions alone: ``position_ids``,
-   ``cache_position`` and ``attention_mask``. An input that is none of these makes the graph no decoder of this kind.
+   ``cache_position`` and ``attention_mask``; and how many logits are wanted, which is all. An input that is none of
+   these makes the graph no decoder of this kind.
 
 State is a four-dimensional tensor ``[batch, heads, positions, head size]``; with another layout the graph is not taken
 for a decoder either. Such a graph still runs, as a graph whose state is the caller's.
@@ -27,6 +28,7 @@ from ruvcompile.errors import InputError
 IDS, LOGITS = "input_ids", "logits"
 POSITIONS, MASK, CACHE_POSITION = "position_ids", "attention_mask", "cache_position"
 FILLED = frozenset({POSITIONS, MASK, CACHE_POSITION})
+WANTED = frozenset({"num_logits_to_keep", "logits_to_keep"})
 MERGED = "use_cache_branch"
 HALVES = ("key", "value")
 
@@ -77,7 +79,7 @@ def find_ports(model: ir.Model) -> Ports | None:
             f"this decoder is two in one file: {MERGED} chooses between one without past and one with it",
             hint="export it again without merging, or give the file of the decoder with past",
         )
-    other = set(inputs) - {IDS} - FILLED - {str(value.name) for value in pasts.values()}
+    other = set(inputs) - {IDS} - FILLED - WANTED - {str(value.name) for value in pasts.values()}
     extra = set(outputs) - {LOGITS} - {str(value.name) for value in presents.values()}
     if other or extra or pasts.keys() != presents.keys() or not _complete(sorted(pasts)):
         return None
@@ -104,4 +106,4 @@ def _complete(keys: Sequence[tuple[int, str]]) -> bool:
     return list(keys) == [(layer, half) for layer in range(len(keys) // 2) for half in HALVES]
 
 
-__all__ = ["CACHE_POSITION", "FILLED", "IDS", "LOGITS", "MASK", "POSITIONS", "Pair", "Ports", "find_ports"]
+__all__ = ["CACHE_POSITION", "FILLED", "IDS", "LOGITS", "MASK", "POSITIONS", "WANTED", "Pair", "Ports", "find_ports"]

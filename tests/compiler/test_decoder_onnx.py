@@ -279,6 +279,34 @@ def test_products_whose_digits_depend_on_company_are_computed_alone(tmp_path: Pa
     assert answers(stages(program, (2,), tmp_path)) == wanted
 
 
+def test_whole_numbers_of_another_width_and_a_number_of_logits_are_filled_in(tmp_path: Path) -> None:
+    path, model = copied("optimum-llama", tmp_path)
+    wanted = {number: Export(path).greedy(prompt, ANSWER) for number, prompt in enumerate(PROMPTS)}
+    graph = model.graph
+    for value in graph.input[:3]:
+        value.type.tensor_type.elem_type = onnx.TensorProto.INT32
+    graph.input.append(onnx.helper.make_tensor_value_info("num_logits_to_keep", onnx.TensorProto.INT64, []))
+    # What transformers' own code does with it: hidden[:, -number:], of which 0 leaves everything.
+    head = next(node for node in graph.node if node.output[0] == "logits")
+    hidden, head.input[0] = head.input[0], "kept"
+    at = list(graph.node).index(head)
+    for name, array in (("one", [1]), ("minus", [-1]), ("end", [1 << 40])):
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(array, np.int64), name))
+    for offset, node in enumerate(
+        (
+            onnx.helper.make_node("Reshape", ["num_logits_to_keep", "minus"], ["number"]),
+            onnx.helper.make_node("Neg", ["number"], ["start"]),
+            onnx.helper.make_node("Slice", [hidden, "start", "end", "one"], ["kept"]),
+        )
+    ):
+        graph.node.insert(at + offset, node)
+    onnx.save(model, path)
+    program = program_of(path)
+    inputs = {str(value.name): value.dtype for value in program.model.graph.inputs}
+    assert inputs["input_ids"].name == "INT64" and "num_logits_to_keep" not in inputs
+    assert answers(stages(program, (2,), tmp_path)) == wanted
+
+
 def test_quantising_an_export(tmp_path: Path) -> None:
     floats = program_of(EXPORTS / "optimum-llama" / "model.onnx", "auto")
     assert [node.op_type for node in floats.model.graph].count("MatMulNBits") == 15

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
@@ -24,7 +25,7 @@ from ruvcompile.load.decoder_onnx.shapes import add_sources, asked, settle_shape
 from ruvcompile.load.directory import directory_name
 from ruvcompile.load.directory_tokenizer import read_tokenizer
 from ruvcompile.passes.canonicalise import canonicalise
-from ruvcompile.passes.state import FILLED, IDS, LOGITS, Ports, find_ports
+from ruvcompile.passes.state import FILLED, IDS, LOGITS, WANTED, Ports, find_ports
 from ruvcompile.program import Decoder, Program
 
 _SLOW = "the decoder is run as it was exported, its state copied with every token: correct, and slower than it could be"
@@ -44,6 +45,7 @@ def as_decoder(program: Program, path: Path) -> Program:
         return program
     program = canonicalise(program)
     model = program.model
+    _plain_inputs(model)
     facts = read_facts(path, program.source.path)
     ports = _settle_ports(model, facts, program.source.path)
     facts = _complete(facts, ports, program.source.path)
@@ -105,6 +107,26 @@ def _settle_ports(model: ir.Model, facts: Facts, named_as: str) -> Ports:
     _rename(ports)
     ports.ids.shape = ir.Shape(["batch", "sequence"])
     return ports
+
+
+def _plain_inputs(model: ir.Model) -> None:
+    """Whole numbers come in as int64, whatever the exporter chose, and all logits are wanted (which 0 stands for)."""
+    graph = model.graph
+    for value in list(graph.inputs):
+        name, kind = str(value.name), value.dtype
+        if name in WANTED:
+            graph.inputs.remove(value)
+            array = np.zeros([size if isinstance(size, int) else 1 for size in value.shape or ()], np.int64)
+            value.const_value = ir.Tensor(array.astype(kind.numpy() if kind else np.int64), name=name)
+            graph.register_initializer(value)
+        elif name in {IDS, *FILLED} and kind not in (None, ir.DataType.INT64):
+            value.type = ir.TensorType(ir.DataType.INT64)
+            cast = ir.node("Cast", [value], {"to": int(kind or 0)}, name=f"Cast/{name}", num_outputs=1)
+            cast.outputs[0].name = f"{name}/as_exported"
+            cast.outputs[0].type = ir.TensorType(kind or ir.DataType.INT64)
+            value.replace_all_uses_with(cast.outputs[0])
+            cast.replace_input_with(0, value)
+            graph.insert_before(graph[0], cast)
 
 
 def _keep_all_state(model: ir.Model) -> None:
