@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -61,11 +62,11 @@ def write_stage(
     summed = onnxruntime.summed_norms(program.model)
     # The model's name for people is no part of what a stage is: its bytes stay the same under another.
     model = extract(program.model, piece.nodes, inputs=inputs, outputs=outputs, name="stage", types=types)
-    if decoder is None:
+    stateful = decoder is not None and decoder.stateful
+    if decoder is None or stateful:
         widen(model, program.model)
     wire = [_tensor(value, decoder is not None) for value in model.graph.inputs if value.name in piece.inputs]
     leaving = [_tensor(value, decoder is not None) for value in model.graph.outputs if value.name in piece.outputs]
-    stateful = decoder is not None and decoder.stateful
     state = _pairs(model.graph, past, present) if stateful else []
     if decoder is not None and not stateful:
         model = onnxruntime.lower_decoder(model, summed=summed, last=piece.last)
@@ -84,7 +85,7 @@ def write_stage(
         forward=list(piece.forward),
         files=files,
         requires={"protocol": str(PROTOCOL), "ruvrun": ruvrun.__version__},
-        kv=_key_value(program, len(past) // 2),
+        kv=_key_value(program, len(past) // 2, half=any(pair.dtype == "float16" for pair in state)),
         vocab=decoder.vocab if decoder is not None else 0,
         exported=stateful,
         state=state,
@@ -139,15 +140,16 @@ def _tensor(value: ir.Value, packed: bool) -> Tensor:
 
 
 def _by_rows(tensor: Tensor) -> Tensor:
-    """Logits come for the rows that are sampled, not for every token."""
-    return Tensor(name=tensor.name, dtype=tensor.dtype, shape=["rows", *tensor.shape[1:]])
+    """Logits come for the rows that are sampled, not for every token, and to the sampler always as float32."""
+    return Tensor(name=tensor.name, dtype="float32", shape=["rows", *tensor.shape[1:]])
 
 
-def _key_value(program: Program, layers: int) -> KeyValue | None:
+def _key_value(program: Program, layers: int, *, half: bool) -> KeyValue | None:
     decoder = program.decoder
     if decoder is None:
         return None
-    return KeyValue(layers=layers, heads=decoder.kv_heads, head_size=decoder.head_size, dtype="float32")
+    dtype: Literal["float16", "float32"] = "float16" if half else "float32"
+    return KeyValue(layers=layers, heads=decoder.kv_heads, head_size=decoder.head_size, dtype=dtype)
 
 
 def _write(model: ir.Model, directory: Path, store: WeightStore, groups: Groups, passing: bool) -> list[File]:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnxruntime.transformers import float16
 
 from ruvcompile.errors import InputError
 from ruvcompile.load import load
@@ -47,7 +48,8 @@ class Export:
         for name, value in self.inputs.items():
             if name.startswith("past"):
                 size = value.shape[3] if isinstance(value.shape[3], int) else 16
-                self.state[name] = np.zeros((1, value.shape[1], 0, size), np.float32)
+                kind = np.float16 if "float16" in value.type else np.float32
+                self.state[name] = np.zeros((1, value.shape[1], 0, size), kind)
 
     def call(self, tokens: list[int]) -> Array:
         """Logits ``[tokens, vocab]``."""
@@ -305,6 +307,18 @@ def test_whole_numbers_of_another_width_and_a_number_of_logits_are_filled_in(tmp
     inputs = {str(value.name): value.dtype for value in program.model.graph.inputs}
     assert inputs["input_ids"].name == "INT64" and "num_logits_to_keep" not in inputs
     assert answers(stages(program, (2,), tmp_path)) == wanted
+
+
+def test_half_floats_are_rounded_where_the_whole_export_rounds_them(tmp_path: Path) -> None:
+    path, model = copied("optimum-llama", tmp_path)
+    onnx.save(float16.convert_float_to_float16(model, keep_io_types=False), path)
+    wanted = {number: Export(path).greedy(prompt, ANSWER) for number, prompt in enumerate(PROMPTS)}
+    program = program_of(path)
+    assert program.decoder is not None and program.decoder.stateful
+    for cut in (2, 3):
+        made = stages(program, (cut,), tmp_path)
+        assert [spec.state[0].dtype for _, spec in made] == ["float16", "float16"]
+        assert answers(made) == wanted
 
 
 def test_quantising_an_export(tmp_path: Path) -> None:
