@@ -236,12 +236,22 @@ def run(arguments: Sequence[str]) -> int:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
         problem = MachineError("machine-refuses", what, hint="choose another place, or make room there")
     except Exception as error:  # noqa: BLE001 - the one place where our own bugs end
-        return _bug(error, arguments)
+        inside = _inside(error)
+        if inside is None:
+            return _bug(error, arguments)
+        problem = inside
     click.echo(str(problem), err=True)
     if "--json" in arguments:
         with contextlib.suppress(OSError):  # a full disk behind standard output does not hide the exit code
             click.echo(json.dumps(problem.to_dict()))
     return problem.exit_code
+
+
+def _inside(error: BaseException | None) -> RuvError | None:
+    """The error of ours that a library raised one of its own for: weights are read while it writes a graph, say."""
+    while error is not None and not isinstance(error, RuvError):
+        error = error.__cause__
+    return error
 
 
 def _bug(error: Exception, arguments: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from gguf.quants import dequantize
 
 from ruvcompile.errors import InputError
 from ruvcompile.load.gguf_file import GgufFile, StoredTensor
+from ruvcompile.load.stored import check_numbers, data_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -39,7 +40,7 @@ def _read(file: GgufFile, tensor: StoredTensor, start: int, stop: int) -> Floats
     row = columns // block * width
     result = np.empty((stop - start, columns), np.float32)
     step = max(1, _AT_ONCE // columns)
-    with file.path.open("rb", buffering=0) as stream:
+    with data_of(file.path) as stream:
         stream.seek(tensor.offset + start * row)
         for first in range(0, stop - start, step):
             some = result[first : first + step]
@@ -52,5 +53,7 @@ def _read(file: GgufFile, tensor: StoredTensor, start: int, stop: int) -> Floats
                         "gguf-truncated", f"{file.named_as} became shorter while it was read", hint="leave it alone"
                     )
                 view = view[got:]
-            some[:] = np.asarray(dequantize(raw, tensor.type), np.float32).reshape(some.shape)
+            with np.errstate(invalid="ignore"):
+                some[:] = np.asarray(dequantize(raw, tensor.type), np.float32).reshape(some.shape)
+            check_numbers(some, tensor.name, file.path)
     return result

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from ruvcompile.errors import InputError
 from ruvcompile.load.json_file import check_regular, parse_json_object
-from ruvcompile.load.stored import Floats, Stored
+from ruvcompile.load.stored import Floats, Stored, check_numbers, data_of
 
 LARGEST_HEADER = 16 << 20
 """Bytes; a file of twenty thousand tensors needs three million."""
@@ -121,7 +121,7 @@ def _read(path: Path, entry: Entry, first: int, count: int) -> Floats:
     """``count`` numbers from the ``first`` on, widened in the array that is returned, a few megabytes at a time."""
     width = FLOATS[entry.kind]
     result = np.empty(count, np.float32)
-    with path.open("rb", buffering=0) as stream:
+    with data_of(path) as stream:
         stream.seek(entry.offset + first * width)
         for start in range(0, count, _AT_ONCE // width):
             some = result[start : start + _AT_ONCE // width]
@@ -136,6 +136,7 @@ def _read(path: Path, entry: Entry, first: int, count: int) -> Floats:
                     some[:] = raw.view(f"<f{width}")
                 if entry.kind == "F64" and np.isinf(some).any():
                     raise _damaged(str(path), f"tensor {entry.name} holds numbers that no float32 can hold")
+            check_numbers(some, entry.name, path)
     return result
 
 

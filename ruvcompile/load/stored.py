@@ -8,12 +8,17 @@ past this point knows which file it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ruvcompile.errors import InputError
 
 Floats = npt.NDArray[np.float32]
 
@@ -53,3 +58,35 @@ class Checkpoint:
     model_type: str
     config: Mapping[str, Any]
     tensors: Mapping[str, Stored]
+
+
+def check_numbers(some: Floats, tensor: str, path: Path) -> None:
+    """Refuse weights that are no numbers: the model would answer nothing, and no later step would say so.
+
+    Raises:
+        InputError: there is an infinity or a NaN among ``some`` of the weights of ``tensor``.
+    """
+    if not np.isfinite(some).all():
+        raise InputError(
+            "tensor-not-finite",
+            f"tensor {tensor} in {path} holds infinities or values that are no numbers (NaN)",
+            hint="the training or conversion that wrote it went wrong; get or convert the checkpoint again",
+        )
+
+
+@contextmanager
+def data_of(path: Path) -> Iterator[FileIO]:
+    """The file at ``path`` to read weights from, long after its header was read.
+
+    Raises:
+        InputError: it is not there any more, or it cannot be read.
+    """
+    try:
+        with path.open("rb", buffering=0) as stream:
+            yield stream
+    except OSError as error:
+        raise InputError(
+            "file-unreadable",
+            f"cannot read {path} any more: {error.strerror}",
+            hint="leave the model where it is during a build",
+        ) from None
