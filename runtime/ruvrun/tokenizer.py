@@ -31,7 +31,10 @@ TOKENIZER = "tokenizer.json"
 CHAT = "chat.json"
 _INCOMPLETE = "\ufffd"
 # The template is data: whatever an expression in it can raise is its way to refuse.
-_TEMPLATE_REFUSES = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+_TEMPLATE_REFUSES = (
+    *(jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError),
+    RecursionError,
+)
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +64,7 @@ class Tokenizer:
             raise _broken(directory / TOKENIZER, error) from None
         try:
             self._chat = msgspec.json.decode(chat, type=Chat)
-            self._template = _environment().from_string(self._chat.template)
+            self._template = parse_template(self._chat.template)
         except (msgspec.DecodeError, jinja2.TemplateError) as error:
             raise _broken(directory / CHAT, error) from None
         added = self._tokenizer.get_added_tokens_decoder()
@@ -159,6 +162,15 @@ class Decoder:
         if not self._pending:
             return ""
         return self._tokenizer.decode(self._before + self._pending)[len(self._before_text) :]
+
+
+def parse_template(template: str) -> jinja2.Template:
+    """A chat template, ready to be rendered.
+
+    Raises:
+        jinja2.TemplateError: it is none, or names a filter or a statement that is not known.
+    """
+    return _environment().from_string(template)
 
 
 class _Generation(jinja2.ext.Extension):

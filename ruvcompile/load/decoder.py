@@ -35,4 +35,5 @@ def decoder_program(
     weights = family.weights(checkpoint, form)
     head = read_tokenizer(form.vocab)
     model = build_decoder(form, weights, name)
-    return Program(name, model, source, decoder_of(form, checkpoint.model_type, head.eos), head.files)
+    decoder = decoder_of(form, checkpoint.model_type, head.eos)
+    return Program(name, model, source, decoder, head.files, head.notes)

@@ -12,15 +12,15 @@ text begins with one, the chat template), ``special_tokens_map.json`` and ``adde
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
 from ruvcompile.errors import InputError
-from ruvcompile.load.head import ENDS, TOKENIZER, HeadFiles, head_files
+from ruvcompile.load.head import ENDS, TOKENIZER, HeadFiles, head_files, made
 from ruvcompile.load.json_file import parse_json_object, read_bytes, read_json_object
 from ruvcompile.load.sentencepiece import UNUSED, Piece, Pieces, tokenizer_of
 from ruvcompile.load.sentencepiece_model import read_pieces
@@ -32,7 +32,6 @@ ADDED = "added_tokens.json"
 GENERATION = "generation_config.json"
 TEMPLATE = "chat_template.jinja"
 OLD_TEMPLATE = "chat_template.json"
-T = TypeVar("T")
 
 FILES = (TOKENIZER, MODEL, SAID, MAP, ADDED, GENERATION, TEMPLATE, OLD_TEMPLATE)
 """All that is looked at, for what names a checkpoint."""
@@ -59,7 +58,7 @@ def read_tokenizer(directory: Path, named_as: str, config: Mapping[str, Any], vo
     if (directory / TOKENIZER).exists():
         raw = read_bytes(directory / TOKENIZER, f"{named_as}/{TOKENIZER}")
         tokenizer, raw = _from_json(raw, added, f"{named_as}/{TOKENIZER}", vocab)
-        begins = _made(lambda: _begins(tokenizer), f"{named_as}/{TOKENIZER}")
+        begins = made(lambda: _begins(tokenizer), f"{named_as}/{TOKENIZER}")
     elif (directory / MODEL).exists():
         pieces = read_pieces(read_bytes(directory / MODEL, f"{named_as}/{MODEL}"), f"{named_as}/{MODEL}")
         tokenizer = _from_pieces(pieces, said, added, f"{named_as}/{MODEL}", vocab)
@@ -74,7 +73,9 @@ def read_tokenizer(directory: Path, named_as: str, config: Mapping[str, Any], vo
     if isinstance(said.get("add_bos_token"), bool):
         begins = said["add_bos_token"]
     return head_files(
+        tokenizer,
         raw,
+        named_as,
         template=_template(directory, named_as, said, optional(OLD_TEMPLATE)),
         chatml=tokenizer.token_to_id("<|im_start|>") is not None,
         bos=bos,
@@ -86,7 +87,7 @@ def read_tokenizer(directory: Path, named_as: str, config: Mapping[str, Any], vo
 
 def _from_json(raw: bytes, added: Mapping[int, AddedToken], named_as: str, vocab: int) -> tuple[Tokenizer, bytes]:
     """The tokenizer in ``raw``, and ``raw`` itself or, where something had to be changed, what it is then."""
-    tokenizer = _made(lambda: Tokenizer.from_str(raw.decode("utf-8")), named_as)
+    tokenizer = made(lambda: Tokenizer.from_str(raw.decode("utf-8")), named_as)
     if max(tokenizer.get_vocab(with_added_tokens=False).values(), default=0) >= vocab:
         raise _wrong(named_as, f"its vocabulary goes beyond the {vocab} tokens of the model")
     if any(number >= vocab for number in tokenizer.get_added_tokens_decoder()):
@@ -94,7 +95,7 @@ def _from_json(raw: bytes, added: Mapping[int, AddedToken], named_as: str, vocab
         body = parse_json_object(raw, named_as)
         body["added_tokens"] = [token for token in body["added_tokens"] if token["id"] < vocab]
         raw = json.dumps(body, ensure_ascii=False).encode()
-        tokenizer = _made(lambda: Tokenizer.from_str(raw.decode("utf-8")), named_as)
+        tokenizer = made(lambda: Tokenizer.from_str(raw.decode("utf-8")), named_as)
     missing = {number: token for number, token in added.items() if number < vocab}
     missing = {number: token for number, token in missing.items() if tokenizer.token_to_id(token.content) is None}
     if not missing and tokenizer.truncation is None and tokenizer.padding is None:
@@ -125,7 +126,7 @@ def _from_pieces(
         dummy_prefix=prefix if isinstance(prefix, bool) else model.dummy_prefix,
         legacy=legacy is not False,
     )
-    tokenizer = _made(lambda: tokenizer_of(model), named_as)
+    tokenizer = made(lambda: tokenizer_of(model), named_as)
     _add(tokenizer, added, named_as)
     return tokenizer
 
@@ -136,18 +137,6 @@ def _add(tokenizer: Tokenizer, added: Mapping[int, AddedToken], named_as: str) -
         if tokenizer.token_to_id(token.content) != number:
             found = tokenizer.token_to_id(token.content)
             raise _wrong(named_as, f"{SAID} says that {token.content!r} is token {number}, and it is {found}")
-
-
-def _made(make: Callable[[], T], named_as: str) -> T:
-    """What ``make`` gives; whatever the library objects to is an error of the file."""
-    try:
-        return make()
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:  # noqa: BLE001 - it raises bare Exception, and what its Rust panics with is not even that
-        raise InputError(
-            "tokenizer-invalid", f"{named_as} cannot be used", context=[str(error)[:200]], hint="copy it again"
-        ) from None
 
 
 def _added(said: Mapping[str, Any], old: Mapping[str, Any], named_as: str) -> dict[int, AddedToken]:
@@ -195,11 +184,13 @@ def _template(directory: Path, named_as: str, said: Mapping[str, Any], old: Mapp
         except UnicodeDecodeError:
             raise _wrong(f"{named_as}/{TEMPLATE}", "it is not UTF-8 text") from None
     template = said.get("chat_template") or old.get("chat_template")
-    if isinstance(template, list):
+    if isinstance(template, list) and all(isinstance(entry, dict) for entry in template):
         # Several by name: for chats, with tools, for retrieval.
-        named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+        named = {str(entry.get("name")): entry.get("template") for entry in template}
         template = named.get("default", next(iter(named.values()), None))
-    return template if isinstance(template, str) else None
+    if template and not isinstance(template, str):
+        raise _wrong(named_as, "its chat_template is neither a text nor a list of texts by name")
+    return template or None
 
 
 def _ends(

@@ -48,7 +48,9 @@ def read_tokenizer(file: GgufFile, vocab: int) -> HeadFiles:
     template = file.metadata.get("tokenizer.chat_template")
     begins = kind == "llama" or _rule(file) in BEGINS
     return head_files(
+        tokenizer,
         tokenizer.to_str().encode(),
+        file.named_as,
         template=template if isinstance(template, str) else None,
         chatml="<|im_start|>" in ids,
         bos=_token(file, tokens, "bos"),

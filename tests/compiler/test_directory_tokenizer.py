@@ -119,6 +119,67 @@ def test_without_a_template_chatml_where_its_tokens_are(tiny: Path) -> None:
     assert "<|im_start|>" in chat(tiny)["template"]
 
 
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("a\n{% if %}", "line 2"),
+        ("{% for m in messages %}", "endfor"),
+        ("{{ messages | frobnicate }}", "frobnicate"),
+        ("{% widget %}", "widget"),
+    ],
+)
+def test_a_template_that_no_head_could_read_is_refused_where_it_can_be_mended(
+    template: str, says: str, tiny: Path
+) -> None:
+    (tiny / "chat_template.jinja").write_text(template)
+    with pytest.raises(InputError) as caught:
+        load(str(tiny))
+    assert caught.value.ref == "chat-template-invalid"
+    assert str(tiny) in caught.value.message
+    assert says in caught.value.context[0]
+
+
+@pytest.mark.parametrize("template", [7, {"default": "X"}, ["X"], [{"name": "default", "template": 3}], [None]])
+def test_a_template_of_another_kind_is_not_passed_over(template: Any, tiny: Path) -> None:
+    write(tiny, SAID, {"chat_template": template})
+    with pytest.raises(InputError, match="chat_template"):
+        load(str(tiny))
+
+
+@pytest.mark.parametrize("template", ["", [], None])
+def test_a_template_that_is_empty_is_none(template: Any, tiny: Path) -> None:
+    write(tiny, SAID, {"chat_template": template})
+    assert "<|im_start|>" in chat(tiny)["template"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "BPE", "vocab": {}, "merges": []},
+        {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"},
+        {"type": "Quantum", "vocab": {}},
+    ],
+)
+def test_a_tokenizer_that_reads_no_text_is_refused_before_anything_is_built(model: Any, tiny: Path) -> None:
+    said = json.loads((tiny / "tokenizer.json").read_text())
+    write(tiny, "tokenizer.json", {**said, "model": model, "added_tokens": [], "pre_tokenizer": None})
+    with pytest.raises(InputError) as caught:
+        load(str(tiny))
+    assert caught.value.ref == "tokenizer-invalid"
+    assert "pip install -U tokenizers" in str(caught.value.hint)
+
+
+def test_what_the_files_do_not_say_is_told(tiny: Path) -> None:
+    assert load(str(tiny)).notes == ()
+    said = json.loads((tiny / "tokenizer.json").read_text())
+    write(tiny, "tokenizer.json", {**said, "added_tokens": []})
+    write(tiny, "config.json", {**CONFIG, "eos_token_id": None})
+    write(tiny, SAID, {})
+    ends, template = load(str(tiny)).notes
+    assert "which token ends an answer" in ends
+    assert "no chat template: ChatML" in template
+
+
 def begin_by_processor(directory: Path) -> None:
     made = byte_tokenizer()
     made.post_processor = processors.TemplateProcessing(single=f"{SPECIALS[1]} $A", special_tokens=[(SPECIALS[1], 1)])

@@ -117,6 +117,7 @@ def test_templates_get_what_model_makers_expect(tmp_path: Path) -> None:
         "{{ messages[0].content + 1 }}",
         "{{ messages.append(1) }}",
         "{{ ''.__class__.__mro__ }}{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
 def test_a_template_can_refuse(tmp_path: Path, template: str) -> None:
