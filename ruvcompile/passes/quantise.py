@@ -30,6 +30,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
+from ruvcompile.passes.state import by_position
 from ruvcompile.program import BITS, TIED, Program
 from ruvcompile.rows import row_blocks
 
@@ -71,11 +72,8 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
     if program.decoder is None or quant == "none" or (quant == "auto" and not _floats(program)):
         return program
     if program.decoder.stateful:
-        raise InputError(
-            "quant-as-exported",
-            f"{program.source.path} is run as it was exported, and such a graph is not quantised",
-            hint="build with --quant none",
-        )
+        what = f"{program.source.path} is run as it was exported, and such a graph is not quantised"
+        raise InputError("quant-as-exported", what, hint="build with --quant none")
     model = program.model.clone()
     weights = _Weights(model.graph)
     held = [int(value.metadata_props.get(BITS, "32")) for value in model.graph.initializers.values()]
@@ -83,7 +81,7 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
     for node in list(model.graph):
         if node.op_type == "MatMul" and node.domain == "":
             _linear(weights, node, _bits(node.inputs[1], quant, wide), accuracy)
-        elif node.op_type == "Gather" and node.domain == "":
+        elif node.op_type == "Gather" and node.domain == "" and not by_position(node.inputs[1]):
             _embedding(weights, node, _bits(node.inputs[0], quant, wide))
     for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
         del model.graph.initializers[name]

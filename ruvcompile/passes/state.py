@@ -89,6 +89,13 @@ def find_ports(model: ir.Model) -> Ports | None:
     return Ports(inputs[IDS], outputs[LOGITS], pairs, tuple(inputs[name] for name in inputs if name in FILLED))
 
 
+def by_position(rows: ir.Value | None) -> bool:
+    """Whether ``rows`` of a table are taken by position, not by token; what is added to positions does not matter."""
+    while rows is not None and (maker := rows.producer()) is not None and maker.inputs:
+        rows = maker.inputs[0]
+    return rows is not None and rows.name == POSITIONS
+
+
 def _by_layer(values: Iterable[ir.Value], side: str) -> dict[tuple[int, str], ir.Value]:
     found: dict[tuple[int, str], ir.Value] = {}
     for value in values:
@@ -106,4 +113,16 @@ def _complete(keys: Sequence[tuple[int, str]]) -> bool:
     return list(keys) == [(layer, half) for layer in range(len(keys) // 2) for half in HALVES]
 
 
-__all__ = ["CACHE_POSITION", "FILLED", "IDS", "LOGITS", "MASK", "POSITIONS", "WANTED", "Pair", "Ports", "find_ports"]
+__all__ = [
+    "CACHE_POSITION",
+    "FILLED",
+    "IDS",
+    "LOGITS",
+    "MASK",
+    "POSITIONS",
+    "WANTED",
+    "Pair",
+    "Ports",
+    "by_position",
+    "find_ports",
+]

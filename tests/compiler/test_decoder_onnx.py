@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnxruntime.transformers import float16
@@ -324,6 +325,12 @@ def test_half_floats_are_rounded_where_the_whole_export_rounds_them(tmp_path: Pa
 def test_quantising_an_export(tmp_path: Path) -> None:
     floats = program_of(EXPORTS / "optimum-llama" / "model.onnx", "auto")
     assert [node.op_type for node in floats.model.graph].count("MatMulNBits") == 15
+    learned = program_of(EXPORTS / "optimum-gpt2" / "model.onnx", "int4").model.graph
+    assert [node.op_type for node in learned].count("GatherBlockQuantized") == 1
+    assert learned.initializers["transformer.wpe.weight"].dtype == ir.DataType.FLOAT, "positions are left as they are"
+    tied = program_of(turned("genai-llama-fp32", tmp_path), "int4").model.graph
+    pair = [tied.initializers[f"model.embed_tokens.weight.int4.{form}"] for form in ("rows", "linear")]
+    assert pair[0].const_value.tobytes() == pair[1].const_value.tobytes()
     kept = load(str(EXPORTS / "genai-qwen2-int4" / "model.onnx"))
     assert quantise(kept, "auto") is kept, "bits that the exporter chose stay"
     stateful = load(str(EXPORTS / "optimum-gpt_neox" / "model.onnx"))
@@ -331,6 +338,17 @@ def test_quantising_an_export(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         quantise(stateful, "int4")
     assert caught.value.ref == "quant-as-exported"
+
+
+def turned(name: str, tmp_path: Path) -> Path:
+    """An export whose head is the embedding, turned by a node."""
+    path, model = copied(name, tmp_path)
+    head = next(node for node in model.graph.node if node.output[0] == "logits")
+    turn = onnx.helper.make_node("Transpose", ["model.embed_tokens.weight"], ["turned"], perm=[1, 0])
+    head.input[1] = "turned"
+    model.graph.node.insert(0, turn)
+    onnx.save(model, path)
+    return path
 
 
 def test_a_merged_decoder_is_refused_by_name(tmp_path: Path) -> None:

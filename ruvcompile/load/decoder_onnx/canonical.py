@@ -26,7 +26,7 @@ from ruvcompile.load.checkpoint import IR_VERSION, OPSET, WINDOW_OPSET
 from ruvcompile.load.decoder_onnx.attention import HEAD_MULTIPLE, Attentions
 from ruvcompile.load.decoder_onnx.blocks import name_blocks
 from ruvcompile.load.decoder_onnx.look import Unclear, drop_unread, fold_constants, local_values, merge_equal
-from ruvcompile.load.decoder_onnx.norms import plain_linear, plain_norms, plain_reshapes
+from ruvcompile.load.decoder_onnx.norms import plain_linear, plain_norms, plain_reshapes, turned_weights
 from ruvcompile.load.decoder_onnx.runs import Dims, Seen, size_of, watch
 from ruvcompile.load.decoder_onnx.shapes import describe, settle_shapes
 from ruvcompile.lower.onnxruntime import FINAL_NORM
@@ -61,6 +61,7 @@ def canonical(model: ir.Model, seen: Seen, *, vocab: int, context: int) -> tuple
         fold_constants(made, context)
         merge_equal(made.graph)
         plain_norms(made.graph, {name for name, kind in seen.kinds.items() if kind == np.float32})
+        turned_weights(made.graph)
         dims = {name: found for name in seen.shapes if (found := seen.dims(name)) is not None}
         plain_reshapes(made.graph, dims)
         made.graph.opset_imports[""] = max(made.graph.opset_imports[""], OPSET)

@@ -5,11 +5,13 @@
 3. A ``Cast`` of float32 to float32 is nothing, nor is an ``Identity``, by which exporters let equal weights be one.
 4. A ``Reshape`` that changes no shape is nothing, and one that keeps batch and sequence says so with zeros.
 5. ``Reshape`` to rows, ``Gemm``, ``Reshape`` back is ``MatMul`` and ``Add`` on the activation as it was.
+6. The ``Transpose`` of a weight is a weight; of the embedding, one that is tied to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +20,7 @@ from ruvcompile.load.decoder_onnx.look import add_node, drop_unread, made_by, nu
 from ruvcompile.load.decoder_onnx.runs import Dims
 from ruvcompile.load.decoder_onnx.shapes import constant
 from ruvcompile.passes.scope import is_weight
+from ruvcompile.program import TIED
 
 
 def plain_norms(graph: ir.Graph, floats: Collection[str]) -> None:
@@ -40,6 +43,29 @@ def plain_norms(graph: ir.Graph, floats: Collection[str]) -> None:
         if node.op_type == "Mul":
             _spelt_out(graph, node)
     drop_unread(graph)
+
+
+def turned_weights(graph: ir.Graph) -> None:
+    """Rule 6, in place."""
+    for node in list(graph):
+        weight = node.inputs[0] if node.op_type == "Transpose" else None
+        if weight is None or not is_weight(weight) or weight.shape is None or len(weight.shape) != 2:
+            continue
+        tensor, name = weight.const_value, f"{weight.name}/turned"
+        assert tensor is not None
+        shape = ir.Shape(tuple(reversed(tensor.shape.numpy())))
+        read = partial(_turned, tensor, name)
+        value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype))
+        value.const_value = ir.LazyTensor(read, dtype=tensor.dtype, shape=shape, name=name)
+        if any(use.node.op_type == "Gather" for use in weight.uses()):
+            value.metadata_props[TIED] = str(weight.name)
+        graph.register_initializer(value)
+        ir.convenience.replace_all_uses_with(node.outputs[0], value)
+    drop_unread(graph)
+
+
+def _turned(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    return ir.Tensor(np.ascontiguousarray(tensor.numpy().T), name=name)
 
 
 def _epsilon(node: ir.Node) -> float:
@@ -142,4 +168,4 @@ def _linear(graph: ir.Graph, node: ir.Node, dims: Mapping[str, Dims]) -> None:
     replace_value(back[0].outputs[0], made)
 
 
-__all__ = ["plain_linear", "plain_norms", "plain_reshapes"]
+__all__ = ["plain_linear", "plain_norms", "plain_reshapes", "turned_weights"]
