@@ -71,10 +71,12 @@ def build_decoder(form: Form, weights: Mapping[str, Weight], name: str) -> ir.Mo
     for weight, wanted in weight_shapes(form).items():
         found = weights[weight]
         if found.shape != wanted:
+            # Told as it lies in the file, where its user can look it up.
+            turned = -1 if weight != EMBED else 1
             raise InputError(
                 "tensor-shape-wrong",
                 f"tensor {found.source} has the wrong shape",
-                context=[f"it is {_by(found.shape)}; the model's metadata asks for {_by(wanted)} ({weight})"],
+                context=[f"it is {_by(found.shape[::turned])}; the model's metadata asks for {_by(wanted[::turned])}"],
                 hint="the file is damaged or was converted wrongly; convert it again",
             )
     return _Drawing(form, weights).model(name)

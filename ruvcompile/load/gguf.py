@@ -42,5 +42,5 @@ def load_gguf(path: Path, named_as: str) -> Program:
 
 def program_name(path: Path) -> str:
     """The model's name out of its file's: ``SmolLM2-135M-Instruct.Q4_1.gguf`` is SmolLM2-135M-Instruct."""
-    stem = path.name.removesuffix(".gguf")
+    stem = path.stem if path.suffix.lower() == ".gguf" else path.name
     return _QUANT_SUFFIX.sub("", stem) or stem

@@ -193,10 +193,26 @@ def test_old_and_new_writing_of_the_rotary_embedding_mean_the_same(
     assert describe(name, **flat) == describe(name, rope_theta=..., rope_scaling=..., **nested)
 
 
+@pytest.mark.parametrize(
+    ("name", "keys", "says"),
+    [
+        ("llama", {"rope_parameters": {"rope_theta": 5e5}}, "rope_theta is 500000.0 in rope_parameters, and 10000.0"),
+        ("llama-linear", {"rope_parameters": {"rope_type": "linear", "factor": 8.0}}, "factor is 8.0"),
+        ("gemma3", {"rope_parameters": {"full_attention": {"rope_theta": 5e5}}}, "rope_theta is 500000.0"),
+    ],
+)
+def test_two_ways_of_writing_that_contradict_each_other_are_refused(name: str, keys: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=re.escape(says)):
+        describe(name, **keys)
+    assert describe("llama", rope_parameters={"rope_theta": 10000, "rope_type": "default"}) == describe("llama")
+
+
+@pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
 @pytest.mark.parametrize("spelling", ["type", "rope_type"])
-def test_what_longrope_was_called_at_first_is_still_longrope(spelling: str) -> None:
+def test_what_longrope_was_called_at_first_is_still_longrope(spelling: str, place: str) -> None:
     factors = {key: value for key, value in CONFIGS["phi3-long"]["rope_scaling"].items() if key != "rope_type"}
-    assert describe("phi3-long", rope_scaling={**factors, spelling: "su"}) == describe("phi3-long")
+    said = {"rope_scaling": ..., place: {**factors, spelling: "su"}}
+    assert describe("phi3-long", **said) == describe("phi3-long")
 
 
 def test_a_long_context_of_short_factors_ends_where_they_do() -> None:
@@ -307,6 +323,11 @@ def test_a_head_of_its_own_is_used_whatever_the_configuration_says() -> None:
         ("llama", {"rope_scaling": [1]}, "rope_scaling"),
         ("llama", {"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
         ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is missing"),
+        (
+            "llama-llama3",
+            {"rope_scaling": {**CONFIGS["llama-llama3"]["rope_scaling"], "low_freq_factor": 4.0}},
+            "below",
+        ),
         ("phi3-long", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "short_factor"),
         ("phi3", {"partial_rotary_factor": 0.7}, "11 of the 16"),
         ("mistral", {"layer_types": ["full_attention"]}, "layer_types"),
@@ -371,6 +392,24 @@ def test_tables_of_old_converters_are_no_weights() -> None:
     checkpoint = family_checkpoint("llama")
     extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": checkpoint.tensors["model.norm.weight"]}
     assert weights(checkpoint).keys() == weights(replace(checkpoint, tensors={**checkpoint.tensors, **extra})).keys()
+
+
+def test_a_head_that_is_missing_is_told_what_may_be_meant() -> None:
+    checkpoint = replace(family_checkpoint("llama"), config={**CONFIGS["llama"], "tie_word_embeddings": False})
+    with pytest.raises(InputError, match=re.escape("lm_head.weight")) as error:
+        weights(checkpoint)
+    assert "tie_word_embeddings" in str(error.value.hint)
+    assert "huggingface" in str(error.value.hint)
+
+
+def test_shapes_are_told_as_they_lie_in_the_file() -> None:
+    checkpoint = replace(family_checkpoint("llama"), config={**CONFIGS["llama"], "num_key_value_heads": 4})
+    family = family_of(checkpoint)
+    form = family.describe(checkpoint)
+    with pytest.raises(InputError) as error:
+        build_decoder(form, family.weights(checkpoint, form), "model")
+    assert "k_proj" in error.value.message
+    assert error.value.context == ("it is 32 x 64; the model's metadata asks for 64 x 64",)
 
 
 def test_a_fused_tensor_of_another_size_is_refused() -> None:

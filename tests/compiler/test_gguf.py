@@ -257,6 +257,7 @@ def test_the_name_of_a_program_is_that_of_its_file_without_the_quantisation() ->
     assert program_name(Path("tiny-f16.gguf")) == "tiny"
     assert program_name(Path("q4_0.gguf")) == "q4_0"
     assert program_name(Path("gpt-q.gguf")) == "gpt-q"
+    assert program_name(Path("TINY-Q4_0.GGUF")) == "TINY"
 
 
 @pytest.mark.model

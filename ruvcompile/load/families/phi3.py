@@ -21,10 +21,10 @@ MODEL_TYPES = ("phi3",)
 def describe(checkpoint: Checkpoint) -> Form:
     """The form of the decoder in ``checkpoint``."""
     config = config_of(checkpoint, original_max_position_embeddings=4096)
-    scaling = config.part("rope_scaling").keys or config.part("rope_parameters").keys
-    if scaling.get("rope_type", scaling.get("type")) in ("su", "yarn"):  # what longrope was called at first
-        keys = {**config.keys, "rope_scaling": {**scaling, "rope_type": "longrope"}}
-        config = replace(config, keys=keys)
+    for key in ("rope_scaling", "rope_parameters"):
+        said = config.part(key).keys
+        if said.get("rope_type", said.get("type")) in ("su", "yarn"):  # what longrope was called at first
+            config = replace(config, keys={**config.keys, key: {**said, "rope_type": "longrope"}})
     form = plain_form(checkpoint, config)
     return replace(form, layers=windows(form, config, windowed(config, len(form.layers), lambda _: True)))
 

@@ -185,11 +185,13 @@ def _transposed(stored: Stored) -> Floats:
 
 def missing(named_as: str, tensor: str) -> InputError:
     """The error for a tensor that is not there."""
-    return InputError(
-        "tensor-missing",
-        f"{named_as} has no tensor {tensor}",
-        hint="the file is incomplete, or its configuration is another model's; get or convert it again",
-    )
+    hint = "the file is incomplete, or its configuration is another model's; get or convert it again"
+    if tensor == HEAD_TENSOR:
+        hint = (
+            "if it gives text, its configuration lacks tie_word_embeddings = true, or the file is incomplete; "
+            "one that classifies is exported through torch: pip install 'ruvcompile[huggingface]'"
+        )
+    return InputError("tensor-missing", f"{named_as} has no tensor {tensor}", hint=hint)
 
 
 def _tensor(checkpoint: Checkpoint, name: str) -> Stored:

@@ -37,16 +37,28 @@ def rotary_of(config: Config, head_size: int, default_base: float = 10000.0) -> 
     Raises:
         InputError: the description is incomplete, or of a kind that is not supported.
     """
-    stretch = {**config.part("rope_parameters").keys, **config.part("rope_scaling").keys}
+    stretch = _stretch(config)
     if nested := [key for key, value in stretch.items() if isinstance(value, Mapping)]:
         raise config.unsupported(f"has rotary tables of its own for {' and '.join(nested)}")
     keys = {**config.keys, **stretch}
     return table(Config(config.named_as, keys), head_size, default_base)
 
 
+def _stretch(config: Config) -> Mapping[str, Any]:
+    """The keys of both ways of writing. Where both are there, they must not say two things: each would be believed by
+    some program, and a wrong base or factor gives answers that are only a little wrong.
+    """
+    new, old = config.part("rope_parameters").keys, config.part("rope_scaling").keys
+    beside = {"rope_theta": config.keys.get("rope_theta")} | dict(old)
+    for key, value in new.items():
+        if key in beside and None not in (value, beside[key]) and value != beside[key]:
+            raise config.wrong(f"{key} is {value!r} in rope_parameters, and {beside[key]!r} outside of it")
+    return {**new, **old}
+
+
 def context_of(config: Config) -> int:
     """How many positions the rotary table of ``config`` is good for."""
-    scaling = {**config.part("rope_parameters").keys, **config.part("rope_scaling").keys}
+    scaling = _stretch(config)
     longest = config.count("max_position_embeddings")
     both = Config(config.named_as, {**config.keys, **scaling})
     kind = _kind(both)
@@ -100,6 +112,8 @@ def _kind(config: Config) -> str:
 def _llama3(config: Config, plain: Angles) -> Angles:
     original = config.count("original_max_position_embeddings", config.count("max_position_embeddings"))
     low, high = config.number("low_freq_factor"), config.number("high_freq_factor")
+    if low >= high:
+        raise config.wrong(f"low_freq_factor is {low:g}, not below high_freq_factor, which is {high:g}")
     turns = original * plain / (2 * math.pi)
     kept = np.clip((turns - low) / (high - low), 0, 1)
     result: Angles = plain * (kept + (1 - kept) / config.number("factor"))
