@@ -18,6 +18,7 @@ A model may be larger than the memory: no step has more of it there than a few l
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
@@ -29,6 +30,7 @@ from typing import Any
 
 from ruvcompile import report as reporting
 from ruvcompile.emit import Contents, check_disk, write_build
+from ruvcompile.errors import InputError
 from ruvcompile.golden import add_golden
 from ruvcompile.load import load
 from ruvcompile.lower.stage import write_stage
@@ -191,6 +193,13 @@ def _loss(front: _Front, parts: Parts, progress: Progress) -> dict[str, float]:
     if front.program is front.source:
         return {}
     loss = source_loss(front.source, parts.all(), _cores(), progress)
+    if not math.isfinite(loss["kl"]):
+        raise InputError(
+            "model-not-finite",
+            f"what {front.source.source.path} computes on a plain text are no numbers",
+            context=["its weights are numbers, and so large that sums of them are none"],
+            hint="the training or conversion that wrote it went wrong; get or convert it again",
+        )
     progress.note(
         f"loss against the file: KL {loss['kl']:.4f}, same first choice {100 * loss['top1']:.1f} % "
         f"of {loss['tokens']:.0f} tokens"

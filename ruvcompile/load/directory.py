@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ruvcompile.load.stored import Checkpoint, Stored
 from ruvcompile.program import Program, Source
 
 CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
 
 _SAMPLE = 4096
 # Keys that a nested configuration may leave to the whole.
@@ -59,9 +61,12 @@ def load_directory(path: Path, named_as: str) -> Program:
     nested = config is not whole
     checkpoint = Checkpoint(named_as, _model_type(config, named_as), config, _tensors(shards, config, nested=nested))
     source = Source(named_as, fingerprint(path, shards))
-    return decoder_program(
+    program = decoder_program(
         checkpoint, directory_name(path), source, lambda vocab: read_tokenizer(path, named_as, config, vocab)
     )
+    if (path / ADAPTER).exists():
+        program = replace(program, notes=(*program.notes, f"the adapter beside the model ({ADAPTER}) is not applied"))
+    return program
 
 
 def directory_name(path: Path) -> str:

@@ -81,6 +81,12 @@ def test_an_adapter_is_not_a_model(configured: bool, tiny: Path) -> None:
     assert "merge" in str(refusal(tiny).hint)
 
 
+def test_an_adapter_beside_a_whole_model_is_not_passed_over_in_silence(tiny: Path) -> None:
+    (tiny / "adapter_config.json").write_text("{}")
+    (note,) = load(str(tiny)).notes
+    assert "adapter" in note
+
+
 @pytest.mark.parametrize(
     ("rename", "says"),
     [

@@ -62,6 +62,15 @@ def test_large_weights_whose_sum_is_no_number_are_sound(tmp_path: Path) -> None:
     assert program.model.graph.initializers["layers.1.mlp.up_proj.weight"].const_value.numpy().max() == np.float32(3e38)
 
 
+def test_a_model_that_computes_no_numbers_is_not_built(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tensors = random_tensors(CONFIG)
+    tensors[NAME] *= np.float32(1e37)
+    model = write_directory(tmp_path / "tiny", CONFIG, tensors)
+    assert build(model, tmp_path / "dist") == 3
+    assert "error[model-not-finite]" in capfd.readouterr().err
+    assert not (tmp_path / "dist").exists()
+
+
 @pytest.mark.parametrize("kind", ["F32", "F16"])
 def test_a_gguf_is_held_to_the_same(kind: str, tmp_path: Path) -> None:
     program = load(str(write_gguf(tmp_path / "tiny.gguf", CONFIG, spoilt(np.inf), kind)))
