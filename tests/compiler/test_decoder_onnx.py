@@ -268,6 +268,30 @@ def test_a_window_that_cuts_its_own_state_short_is_kept_as_a_window(tmp_path: Pa
     assert answers(stages(program, (2,), tmp_path)) == wanted
 
 
+def test_rotation_before_the_fused_attention_goes_into_it(tmp_path: Path) -> None:
+    path, model = copied("genai-qwen3-int4", tmp_path)
+    graph = model.graph
+    graph.input.append(
+        onnx.helper.make_tensor_value_info("position_ids", onnx.TensorProto.INT64, ["batch", "sequence"])
+    )
+    for node in [node for node in graph.node if node.op_type == "GroupQueryAttention"]:
+        next(each for each in node.attribute if each.name == "do_rotary").i = 0
+        tables = list(node.input[7:9])
+        del node.input[7:]
+        for index in (0, 1):
+            operands, result = [node.input[index], "position_ids", *tables], f"{node.name}/rotated/{index}"
+            rotary = onnx.helper.make_node("RotaryEmbedding", operands, [result], result, domain="com.microsoft")
+            graph.node.insert(list(graph.node).index(node), rotary)
+            node.input[index] = result
+    onnx.save(model, path)
+    wanted = {number: Export(path).greedy(prompt, ANSWER) for number, prompt in enumerate(PROMPTS)}
+    program = program_of(path)
+    assert program.decoder is not None and not program.decoder.stateful
+    rotaries = [node for node in program.model.graph if node.op_type == "RotaryEmbedding"]
+    assert len(rotaries) == 4 and not any(node.domain for node in rotaries)
+    assert answers(stages(program, (2,), tmp_path)) == wanted
+
+
 def test_products_whose_digits_depend_on_company_are_computed_alone(tmp_path: Path) -> None:
     path, model = copied("genai-qwen2-int4", tmp_path)
     for node in model.graph.node:

@@ -124,6 +124,9 @@ def _only_positions(model: ir.Model) -> None:
 def _name_parts(model: ir.Model, ports: Ports) -> None:
     """Rule 4: attention and rotary nodes, and the last norm."""
     attentions = [node for node in model.graph if node.op_type == "Attention"]
+    for node in model.graph:
+        if node.op_type in ("Attention", "RotaryEmbedding") and node.domain:
+            raise Unclear(f"{node.name} is not the standard's {node.op_type}")
     if len({str(node.name).split("/")[1] for node in attentions}) != ports.layers:
         raise Unclear("its layers cannot be told apart")
     norm = ports.logits.producer()

@@ -2,6 +2,7 @@
 
 ``GroupQueryAttention`` has nearly everything inside: rotary embedding with tables over all positions, window, scale and
 cap. It is told lengths instead of positions; that they count what is there, and nothing else, is computed and compared.
+Older versions rotate before it, with an operator of their own.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.load.decoder_onnx.look import Unclear, evaluate
+from ruvcompile.load.decoder_onnx.look import Unclear, evaluate, made_by
 from ruvcompile.load.decoder_onnx.projections import unpacked
 from ruvcompile.load.decoder_onnx.rotary import Tables
 from ruvcompile.load.decoder_onnx.runs import heads_of, probes, size_of
+from ruvcompile.passes.quantise import MS_DOMAIN
 from ruvcompile.passes.scope import is_weight
-from ruvcompile.passes.state import Pair
+from ruvcompile.passes.state import POSITIONS, Pair
 from ruvrun.executors import Array
 
 
@@ -77,6 +79,13 @@ def grouped(
     if keys is None or values is None:
         query, keys, values = unpacked(model.graph, query, [heads * size, kv_heads * size, kv_heads * size], node)
     cos, sin = inputs[7:9]
+    rotary, interleaved = bool(known.get("do_rotary", 0)), bool(known.get("rotary_interleaved", 0))
+    if not rotary and made_by(query, "RotaryEmbedding") is not None:
+        query, cos, sin, interleaved = _unrotated(query)
+        keys, *same = _unrotated(keys)
+        if same != [cos, sin, interleaved]:
+            raise Unclear(f"{node.name} has query and key rotated differently")
+        rotary = True
     return Layer(
         node,
         query,
@@ -87,9 +96,23 @@ def grouped(
         float(known.get("scale", 0.0)) or size**-0.5,
         float(known.get("softcap", 0.0)),
         max(int(known.get("local_window_size", -1)), 0),
-        tables.keep(_table(node, cos, context), _table(node, sin, context)) if known.get("do_rotary", 0) else None,
-        bool(known.get("rotary_interleaved", 0)),
+        tables.keep(_table(node, cos, context), _table(node, sin, context)) if rotary else None,
+        interleaved,
     )
+
+
+def _unrotated(value: ir.Value) -> tuple[ir.Value, ir.Value | None, ir.Value | None, bool]:
+    """What the contrib operator before attention rotates, its tables, and whether neighbouring channels go together."""
+    node = made_by(value, "RotaryEmbedding")
+    if node is None or node.domain != MS_DOMAIN:
+        raise Unclear(f"{value.name} is rotated in another way")
+    source, positions, cos, sin = node.inputs[:4]
+    known = {name: attribute.value for name, attribute in node.attributes.items()}
+    width = int(cos.shape.numpy()[1]) if cos is not None and cos.shape is not None and is_weight(cos) else 0
+    part = known.get("rotary_embedding_dim", 0) not in (0, 2 * width)
+    if positions is None or positions.name != POSITIONS or part or known.get("scale", 1.0) != 1 or source is None:
+        raise Unclear(f"{node.name} rotates in another way")
+    return source, cos, sin, bool(known.get("interleaved", 0))
 
 
 def _table(node: ir.Node, value: ir.Value | None, context: int) -> Array:
