@@ -73,7 +73,7 @@ class _Front:
 def build(options: Options, progress: Progress) -> dict[str, Any]:
     """Build what the options say; the JSON object of ``ruvcompile build``."""
     start = time.monotonic()
-    with workspace(options.output) as work:
+    with workspace(options.output, (options.model, options.fleet.path, options.inputs)) as work:
         store = WeightStore(work / "store")
         front = _front(options, progress)
         chosen = members(options, fleet_targets(options), front.units, _cores())

@@ -14,7 +14,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,11 +38,15 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @contextmanager
-def workspace(output: Path) -> Iterator[Path]:
+def workspace(output: Path, needed: Iterable[Path | None] = ()) -> Iterator[Path]:
     """A folder to build in, which takes ``output``'s place when the block ends without an error.
 
+    Args:
+        output: what is there goes; only a build of ours does.
+        needed: files and folders of the user's that are not to go with it.
+
     Raises:
-        InputError: ``output`` exists and is not a build of ours.
+        InputError: ``output`` exists and is not a build of ours, or something that is needed lies in it.
         MachineError: it cannot be written there.
     """
     place = Path(os.path.realpath(output))  # unlike Path.resolve, this leaves links that lead in a circle as they are
@@ -53,6 +57,7 @@ def workspace(output: Path) -> Iterator[Path]:
             raise InputError(
                 "output-not-ours", f"{output} exists and is not a build", hint="choose another -o, or remove it"
             )
+        _check_outside(place, output, needed)
         _make(work)
         yield work
         _take_place(work, place)
@@ -66,6 +71,19 @@ def workspace(output: Path) -> Iterator[Path]:
         ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_outside(place: Path, output: Path, needed: Iterable[Path | None]) -> None:
+    """Refuse to replace a folder together with what the build is made from, which may be the only copy."""
+    for each in needed:
+        # A link in it goes too, wherever it leads.
+        places = [Path(os.path.realpath(each.parent), each.name), Path(os.path.realpath(each))] if each else []
+        if any(path.is_relative_to(place) for path in places):
+            raise InputError(
+                "output-holds-input",
+                f"{each} lies in {output}, which this build would replace",
+                hint="move it out of there, or choose another -o",
+            )
 
 
 def _make(work: Path) -> None:
@@ -86,8 +104,13 @@ def _concerns(filename: str | None, work: Path) -> bool:
 def _take_place(work: Path, place: Path) -> None:
     """Put ``work`` where ``place`` is; what was there is at ``work`` afterwards, or gone."""
     if not place.exists():
-        work.rename(place)
-    elif not _exchange(work, place):
+        try:
+            work.rename(place)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise  # else another build of the same output was faster, by a hair
+    if not _exchange(work, place):
         old = place.parent / f".{place.name}.replaced-{os.getpid()}"
         place.rename(old)
         work.rename(place)

@@ -192,6 +192,42 @@ def test_what_is_not_a_build_of_ours_is_not_replaced(built, tmp_path, what) -> N
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize("how", ["a file", "a link in it", "a link to it"])
+def test_a_build_is_not_replaced_with_its_own_model_in_it(model, built, tmp_path, how) -> None:
+    output = Path(shutil.copytree(built, tmp_path / "dist"))
+    named = output / "model.gguf"
+    if how == "a link in it":
+        named.symlink_to(model)
+    else:
+        shutil.copy(model, named)
+    if how == "a link to it":
+        (tmp_path / "model.gguf").symlink_to(named)
+        named = tmp_path / "model.gguf"
+    old = snapshot(output)
+    with pytest.raises(InputError) as error:
+        build(named, output, costs=(str(built / "costs.toml"),))
+    assert error.value.ref == "output-holds-input"
+    assert snapshot(output) == old
+    assert leftovers(tmp_path) == []
+
+
+def test_of_two_first_builds_that_end_at_once_the_later_stays(tmp_path, monkeypatch) -> None:
+    place = tmp_path / "dist"
+    rename = Path.rename
+
+    def too_late(path: Path, target: Path) -> Path:
+        if path.name.startswith(".dist.partial") and not place.exists():
+            place.mkdir()
+            (place / "of the other").touch()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", too_late)
+    with workspace.workspace(place) as work:
+        (work / "ours").touch()
+    assert [path.name for path in place.iterdir()] == ["ours"]
+    assert leftovers(tmp_path) == []
+
+
 def test_an_empty_folder_is_filled(tmp_path) -> None:
     (tmp_path / "dist").mkdir()
     with workspace.workspace(tmp_path / "dist") as work:
