@@ -26,6 +26,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+_CONTROLS = {code: ascii(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0))}
+
 
 class RuvError(Exception):
     """A failure that is not our bug, told in the one form every command uses.
@@ -47,10 +49,10 @@ class RuvError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        lines = [f"error[{self.ref}]: {self.message}"]
-        lines += [f"  {line}" for line in self.context]
+        lines = [f"error[{self.ref}]: {_harmless(self.message)}"]
+        lines += [f"  {_harmless(line)}" for each in self.context for line in each.splitlines()]
         if self.hint:
-            lines.append(f"  hint: {self.hint}")
+            lines.append(f"  hint: {_harmless(self.hint)}")
         return "\n".join(lines)
 
     def __reduce__(self) -> Any:
@@ -112,6 +114,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(choices)}" if choices else "none are known"
+
+
+def _harmless(text: str) -> str:
+    """A line as it may go to a terminal: names out of a stranger's file may hold what moves its cursor."""
+    return text.translate(_CONTROLS)
 
 
 def _rebuild(kind: type[RuvError], ref: str, message: str, context: Sequence[str], hint: str | None) -> RuvError:
