@@ -21,5 +21,8 @@ if [ ! -e "$environment/.complete" ]; then
     rm -rf "$environment/models"
     "$environment/bin/python" $here/huggingface_reference.py "$environment/models" >&2
     touch "$environment/.complete"
+    for other in .cache/reference/huggingface-*; do
+        [ "$PWD/$other" = "$environment" ] || rm -rf "$other"
+    done
 fi
 echo "$environment"
