@@ -40,7 +40,7 @@ def _read(file: GgufFile, tensor: StoredTensor, start: int, stop: int) -> Floats
     row = columns // block * width
     result = np.empty((stop - start, columns), np.float32)
     step = max(1, _AT_ONCE // columns)
-    with data_of(file.path) as stream:
+    with data_of(file.path, file.stamp) as stream:
         stream.seek(tensor.offset + start * row)
         for first in range(0, stop - start, step):
             some = result[first : first + step]

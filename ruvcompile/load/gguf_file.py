@@ -14,7 +14,7 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ruvcompile.errors import InputError
+from ruvcompile.load.stored import Stamp, stamp_of
 
 Type = GGMLQuantizationType
 
@@ -61,12 +62,13 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """The header of one file; ``named_as`` is how the user called it, for messages."""
+    """The header of one file; ``named_as`` is how the user called it, for messages; ``stamp`` see ``stored``."""
 
     path: Path
     named_as: str
     metadata: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
+    stamp: Stamp | None = None
 
     @property
     def architecture(self) -> str:
@@ -134,7 +136,7 @@ def open_gguf(path: Path, named_as: str) -> GgufFile:
                     hint="give a .gguf or an .onnx file; a download may have saved an error page instead",
                 )
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Walk(data, path, named_as).file()
+                return replace(_Walk(data, path, named_as).file(), stamp=stamp_of(stream))
     except FileNotFoundError:
         raise InputError("file-missing", f"no model file at {named_as}", hint="check the path") from None
     except IsADirectoryError:

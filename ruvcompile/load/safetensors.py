@@ -12,7 +12,6 @@ map whose pages would count as this process's, and holes of a sparse file cost n
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ import numpy.typing as npt
 
 from ruvcompile.errors import InputError
 from ruvcompile.load.json_file import check_regular, parse_json_object
-from ruvcompile.load.stored import Floats, Stored, check_numbers, data_of
+from ruvcompile.load.stored import Floats, Stamp, Stored, check_numbers, data_of, stamp_of
 
 LARGEST_HEADER = 16 << 20
 """Bytes; a file of twenty thousand tensors needs three million."""
@@ -48,13 +47,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file: what is in it, the ``header`` as it stands there, and the ``size`` of the whole in bytes."""
+    """One file: what is in it, the ``header`` as it stands there, the ``size`` of the whole in bytes, and the
+    ``stamp`` that it still has when its data is read (``stored``).
+    """
 
     path: Path
     named_as: str
     entries: Mapping[str, Entry]
     header: bytes
     size: int
+    stamp: Stamp
 
 
 def open_shard(path: Path, named_as: str) -> Shard:
@@ -70,7 +72,8 @@ def open_shard(path: Path, named_as: str) -> Shard:
     check_regular(path, named_as)
     try:
         with path.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
+            stamp = stamp_of(stream)
+            size = stamp[0]
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length > size - 8:
                 raise _truncated(named_as, "its header", size, 8 + length)
@@ -87,7 +90,7 @@ def open_shard(path: Path, named_as: str) -> Shard:
     said.pop("__metadata__", None)
     entries = {name: _entry(name, value, 8 + length, named_as) for name, value in said.items()}
     _check_places(list(entries.values()), size, named_as)
-    return Shard(path, named_as, entries, header, size)
+    return Shard(path, named_as, entries, header, size, stamp)
 
 
 def stored(shard: Shard, entry: Entry) -> Stored:
@@ -104,24 +107,25 @@ def stored(shard: Shard, entry: Entry) -> Stored:
             hint="use the checkpoint as it was before it was quantised, or a GGUF file of it",
         )
     bits = min(32, 8 * FLOATS[entry.kind])
-    rows = partial(_rows, shard.path, entry) if len(entry.shape) == 2 else None
-    return Stored(entry.name, entry.shape, bits, partial(_whole, shard.path, entry), rows)
+    rows = partial(_rows, shard, entry) if len(entry.shape) == 2 else None
+    return Stored(entry.name, entry.shape, bits, partial(_whole, shard, entry), rows)
 
 
-def _whole(path: Path, entry: Entry) -> Floats:
-    return _read(path, entry, 0, math.prod(entry.shape)).reshape(entry.shape)
+def _whole(shard: Shard, entry: Entry) -> Floats:
+    return _read(shard, entry, 0, math.prod(entry.shape)).reshape(entry.shape)
 
 
-def _rows(path: Path, entry: Entry, start: int, stop: int) -> Floats:
+def _rows(shard: Shard, entry: Entry, start: int, stop: int) -> Floats:
     columns = entry.shape[1]
-    return _read(path, entry, start * columns, (stop - start) * columns).reshape(-1, columns)
+    return _read(shard, entry, start * columns, (stop - start) * columns).reshape(-1, columns)
 
 
-def _read(path: Path, entry: Entry, first: int, count: int) -> Floats:
+def _read(shard: Shard, entry: Entry, first: int, count: int) -> Floats:
     """``count`` numbers from the ``first`` on, widened in the array that is returned, a few megabytes at a time."""
     width = FLOATS[entry.kind]
     result = np.empty(count, np.float32)
-    with data_of(path) as stream:
+    path = shard.path
+    with data_of(path, shard.stamp) as stream:
         stream.seek(entry.offset + first * width)
         for start in range(0, count, _AT_ONCE // width):
             some = result[start : start + _AT_ONCE // width]

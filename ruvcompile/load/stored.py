@@ -8,12 +8,13 @@ past this point knows which file it was.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from ruvcompile.errors import InputError
 
 Floats = npt.NDArray[np.float32]
+Stamp = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,32 @@ def check_numbers(some: Floats, tensor: str, path: Path) -> None:
         )
 
 
+def stamp_of(stream: IO[bytes]) -> Stamp:
+    """What tells that a file is still as it was: its size, and when it was last written to."""
+    found = os.fstat(stream.fileno())
+    return found.st_size, found.st_mtime_ns
+
+
 @contextmanager
-def data_of(path: Path) -> Iterator[FileIO]:
+def data_of(path: Path, stamp: Stamp | None) -> Iterator[FileIO]:
     """The file at ``path`` to read weights from, long after its header was read.
 
+    Args:
+        path: the file.
+        stamp: ``stamp_of`` it when its header was read; None where that is not known.
+
     Raises:
-        InputError: it is not there any more, or it cannot be read.
+        InputError: it is not there any more, it cannot be read, or it is not what it was: header and weights would
+            be those of two models, or of a download that goes on.
     """
     try:
         with path.open("rb", buffering=0) as stream:
+            if stamp is not None and stamp_of(stream) != stamp:
+                raise InputError(
+                    "model-changed",
+                    f"{path} was written to after its header was read",
+                    hint="leave the model alone during a build; if it is still being downloaded, wait",
+                )
             yield stream
     except OSError as error:
         raise InputError(

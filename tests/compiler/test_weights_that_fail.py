@@ -82,7 +82,12 @@ def test_a_gguf_is_held_to_the_same(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "ref"),
-    [(Path.unlink, "file-unreadable"), (lambda path: os.truncate(path, 3000), "-truncated")],
+    [
+        (Path.unlink, "file-unreadable"),
+        (lambda path: os.truncate(path, 3000), "model-changed"),
+        (lambda path: path.open("ab").write(b"more"), "model-changed"),
+        (lambda path: os.utime(path, ns=(1, 1)), "model-changed"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["directory", "gguf"])
 def test_a_model_that_goes_away_during_a_build_is_no_bug_of_ours(
