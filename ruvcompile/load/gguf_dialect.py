@@ -94,6 +94,7 @@ def _config(file: GgufFile, architecture: str) -> dict[str, Any]:
         "max_position_embeddings": file.count(key + "context_length"),
         "rms_norm_eps": file.number(key + "attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": "output.weight" not in file.tensors,
+        "is_causal": file.flag(key + "attention.causal", True),
         "hidden_act": "gelu_pytorch_tanh" if architecture in OFF_BY_ONE else "silu",
     }
     if "token_embd.weight" in file.tensors:

@@ -80,6 +80,11 @@ class GgufFile:
         value = self._required(key)
         return value if isinstance(value, str) else self._wrong(key, "a string", value)
 
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false, or a number that means one of them; an ``InputError`` for anything else."""
+        value = self.metadata.get(key, default)
+        return bool(value) if value in (True, False) else bool(self._wrong(key, "true or false", value))
+
     def count(self, key: str, default: int | None = None) -> int:
         """The positive whole number under ``key``; an ``InputError`` when there is none."""
         value = self.metadata.get(key, default) if default is not None else self._required(key)

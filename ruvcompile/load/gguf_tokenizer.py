@@ -55,7 +55,7 @@ def read_tokenizer(file: GgufFile, vocab: int) -> HeadFiles:
         chatml="<|im_start|>" in ids,
         bos=_token(file, tokens, "bos"),
         eos=_token(file, tokens, "eos"),
-        add_bos=bool(file.metadata.get("tokenizer.ggml.add_bos_token", begins)),
+        add_bos=file.flag("tokenizer.ggml.add_bos_token", begins),
         ends=_ends(file, tokens, types),
     )
 
@@ -91,7 +91,7 @@ def _sentencepiece(file: GgufFile, tokens: list[str], types: list[int]) -> Token
         Pieces(
             pieces,
             byte_fallback=BYTE in types,
-            dummy_prefix=bool(file.metadata.get("tokenizer.ggml.add_space_prefix", True)),
+            dummy_prefix=file.flag("tokenizer.ggml.add_space_prefix", True),
             apart=False,
         )
     )

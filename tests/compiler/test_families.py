@@ -334,6 +334,7 @@ def test_a_head_of_its_own_is_used_whatever_the_configuration_says() -> None:
         ("mistral", {"layer_types": ["chunked_attention"] * 3}, "chunked_attention"),
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),
         ("gemma3", {"use_bidirectional_attention": True}, "encoder"),
+        ("qwen2", {"is_causal": False}, "encoder"),
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_refused(name: str, keys: dict[str, Any], says: str) -> None:

@@ -243,6 +243,8 @@ def test_a_missing_key_is_named(key: str, tiny: Path, tmp_path: Path) -> None:
         ({"llama__rope__dimension_count": 7}, "gguf-metadata-wrong"),
         ({"llama__rope__dimension_count": 32}, "gguf-metadata-wrong"),
         ({"general__type": "adapter"}, "model-unsupported"),
+        ({"llama__attention__causal": False}, "model-unsupported"),
+        ({"tokenizer__ggml__add_bos_token": "false"}, "gguf-key-wrong"),
         ({"split__count": 3}, "gguf-split"),
     ],
 )

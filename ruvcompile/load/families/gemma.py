@@ -27,8 +27,6 @@ def describe(checkpoint: Checkpoint) -> Form:
 
 def gemma_form(checkpoint: Checkpoint, config: Config, act: str) -> Form:
     """What all Gemmas have; ``act`` is what the model computes with, whichever key it is under."""
-    if config.keys.get("use_bidirectional_attention"):
-        raise config.unsupported("sees what comes after a token, as an encoder does")
     form = plain_form(checkpoint, replace(config, keys={**config.keys, "hidden_act": act}), tied=True)
     return replace(form, biased=biases(config, mlp=()), embedding_scale=form.hidden**0.5)
 

@@ -72,6 +72,8 @@ def plain_form(checkpoint: Checkpoint, config: Config, *, tied: bool = False, ba
     act = config.text("hidden_act", config.text("hidden_activation", "silu"))
     if act not in ACTIVATIONS:
         raise config.unsupported(f"has the activation {act!r}")
+    if not config.flag("is_causal", True) or config.keys.get("use_bidirectional_attention"):
+        raise config.unsupported("sees what comes after a token, as an encoder does")
     layers = config.count("num_hidden_layers")
     # A size is held against what is there before anything is made of that size.
     if layers > len(checkpoint.tensors):
