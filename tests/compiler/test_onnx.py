@@ -68,7 +68,7 @@ def test_a_file_is_read_under_its_own_name(tmp_path) -> None:
 
 
 def test_content_counts_and_the_name_does_not(tmp_path) -> None:
-    assert len(load(save(small(), tmp_path / "net.json")).model.graph) == 2
+    assert len(load(save(small(), tmp_path / "net.data")).model.graph) == 2
 
 
 @pytest.mark.parametrize("name", ["missing.onnx", "missing.gguf", "no/such/file.onnx"])
