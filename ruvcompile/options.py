@@ -250,7 +250,7 @@ def _is_there(path: str) -> bool:
 
 
 def _model_hint(name: str) -> str:
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.endswith((".onnx", ".gguf")):
+    if "://" in name or (re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.endswith((".onnx", ".gguf"))):
         return "check the path; models are not fetched from a hub in this version"
     return "check the path"
 

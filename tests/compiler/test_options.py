@@ -94,6 +94,7 @@ def test_shapes(tmp_path: Path, model: str) -> None:
         ({"target": "host", "model": ""}, "model-missing", 2, "ruvcompile build MODEL"),
         ({"target": "host", "model": "nowhere.gguf"}, "file-missing", 3, "nowhere.gguf"),
         ({"target": "host", "model": "org/name"}, "file-missing", 3, "hub"),
+        ({"target": "host", "model": "https://host/org/name"}, "file-missing", 3, "hub"),
         ({"target": "host", "quant": "int5"}, "quant-unknown", 2, "did you mean 'int"),
         ({"target": "host", "objective": "latenzy"}, "objective-unknown", 2, "did you mean 'latency'"),
         ({"target": "host", "nodes": "0"}, "nodes-invalid", 2, "at least 1"),
