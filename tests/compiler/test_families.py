@@ -314,6 +314,7 @@ def test_a_head_of_its_own_is_used_whatever_the_configuration_says() -> None:
         ("llama", {"num_key_value_heads": 3}, "3 key/value heads"),
         ("llama", {"head_dim": 15}, "15"),
         ("llama", {"rms_norm_eps": "small"}, "'small'"),
+        ("llama", {"max_position_embeddings": 1}, "1 position"),
         ("llama", {"rms_norm_eps": float("nan")}, "nan"),
         ("llama", {"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
         ("llama", {"rope_theta": 1e308}, "rope_theta is 1e+308"),

@@ -82,8 +82,8 @@ def plain_form(checkpoint: Checkpoint, config: Config, *, tied: bool = False, ba
     if max(hidden, head_size) > widest:
         raise config.wrong(f"it is {hidden} wide with heads of {head_size}, and no tensor has a side above {widest}")
     context = context_of(config)
-    if context > MOST_POSITIONS:
-        raise config.wrong(f"it is said to know {context} positions")
+    if not 1 < context <= MOST_POSITIONS:  # one would leave no room for a prompt and an answer
+        raise config.wrong(f"it is said to know {context} position{'s' if context > 1 else ''}")
     return Form(
         layers=(Layer(),) * layers,
         hidden=hidden,
