@@ -292,4 +292,4 @@ def _address(node: str) -> str:
 
 
 def _by(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
+    return " x ".join(map(str, shape)) or "a single number"

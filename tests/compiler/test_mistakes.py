@@ -126,3 +126,19 @@ def test_half_a_character_is_no_sound_json(change: Change, tiny: Path) -> None:
 def test_a_whole_character_of_two_halves_is_sound(tiny: Path) -> None:
     (tiny / "tokenizer_config.json").write_text(r'{"chat_template": "\ud83d\ude00"}')
     assert json.loads(load(str(tiny)).head_files["chat.json"])["template"] == "😀"
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "base_model.model."])
+def test_a_model_that_was_saved_in_a_wrapper_is_told_as_such(prefix: str, tmp_path: Path, tensors: Tensors) -> None:
+    wrapped = {prefix + name: array for name, array in tensors.items()}
+    error = refusal(write_directory(tmp_path / "tiny", CONFIG, wrapped))
+    assert error.ref == "tensor-missing"
+    assert error.context == (f"it has {prefix}model.embed_tokens.weight",)
+    assert "wrapper" in str(error.hint)
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.norm.weight"])
+def test_a_single_number_is_no_weight(name: str, tmp_path: Path, tensors: Tensors) -> None:
+    config = {key: value for key, value in CONFIG.items() if key != "vocab_size"}
+    changed = {**tensors, name: np.array(3, np.float32)}
+    assert refusal(write_directory(tmp_path / "tiny", config, changed)).exit_code == 3

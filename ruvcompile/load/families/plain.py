@@ -91,7 +91,7 @@ def plain_form(checkpoint: Checkpoint, config: Config, *, tied: bool = False, ba
         kv_heads=kv_heads,
         head_size=head_size,
         ffn=config.count("intermediate_size"),
-        vocab=config.count("vocab_size", _tensor(checkpoint, TABLE).shape[0]),
+        vocab=config.count("vocab_size", next(iter(_tensor(checkpoint, TABLE).shape), 0)),
         context=context,
         epsilon=config.number("rms_norm_eps"),
         rotaries={ROTARY: rotary_of(config, head_size, base)},
@@ -199,4 +199,13 @@ def missing(named_as: str, tensor: str) -> InputError:
 def _tensor(checkpoint: Checkpoint, name: str) -> Stored:
     if name in checkpoint.tensors:
         return checkpoint.tensors[name]
-    raise missing(checkpoint.named_as, name)
+    error = missing(checkpoint.named_as, name)
+    ending = [other for other in checkpoint.tensors if other.endswith(f".{name}")]
+    if ending:
+        raise InputError(
+            error.ref,
+            error.message,
+            context=[f"it has {ending[0]}"],
+            hint="it was saved with a wrapper around the model; save the model inside of it",
+        )
+    raise error
