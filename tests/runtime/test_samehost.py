@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import itertools
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -262,6 +264,7 @@ def hand(to: socket.socket, sizes: Sequence[int], size: int, *, seal: bool) -> N
         ((1 << 60,), 192, True, False),
         ((2 << 20,), 4 << 20, True, False),  # above ``largest``
         ((), 192, True, False),
+        ((0,), 0, True, False),
     ],
 )
 def test_memory_is_taken_only_as_it_is_said_to_be(sizes: Sequence[int], size: int, seal: bool, kept: bool) -> None:
@@ -348,6 +351,84 @@ def test_two_processes_cannot_listen_in_one_place() -> None:
         number = first.bind("local", secrets.randbits(62))
         with pytest.raises(MachineError, match="another process"):
             second.bind("local", number)
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """Nothing in this process can be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_frame_that_cannot_leave_ends_the_link_and_no_process() -> None:
+    """A frame lost in silence would be waited for until a deadline, and an exception would end the head."""
+    with linked() as (first, second, number):
+        assert first.send(Peer("b"), [b"before"])
+        with no_more_files():
+            assert not first.send(Peer("b"), [b"head", bytes(packets.LARGEST)])
+        assert first_frame(second) == [b"before"]
+        assert wait_for(first, is_down) == Down("b", "the connection was lost")
+        first.connect("b", "local", number)
+        assert wait_for(first, lambda event: isinstance(event, Up)) == Up("b")
+        assert first.send(Peer("b"), [b"after", bytes(packets.LARGEST)])
+        assert first_frame(second) == [b"after", bytes(packets.LARGEST)]
+
+
+def test_a_frame_that_waits_and_cannot_leave_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many descriptors may be on their way as a process may have open, and there are many frames in a full queue."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ETOOMANYREFS, "too many references: cannot splice")
+
+    with linked() as (first, second, number):
+        for _ in range(50):  # more than the socket holds
+            assert first.send(Peer("b"), [bytes(60_000)])
+        with monkeypatch.context() as patch:
+            patch.setattr(packets, "put", refuse)
+            while second.receive(0):
+                pass
+            assert wait_for(first, is_down) == Down("b", "the connection was lost")
+        first.connect("b", "local", number)
+        assert wait_for(first, lambda event: isinstance(event, Up)) == Up("b")
+
+
+def test_where_nobody_can_be_let_in_it_is_tried_again_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    with linked() as (_, second, number):
+        tried: list[int] = []
+        accept = SameHost._accept
+
+        def counted(self: SameHost) -> None:
+            tried.append(1)
+            accept(self)
+
+        monkeypatch.setattr(SameHost, "_accept", counted)
+        caller = raw(number, b"\x02c", b"\x00hello")
+        with no_more_files():
+            assert second.receive(2 * QUICK.beat) == []
+        assert 0 < len(tried) < 10
+        assert first_frame(second) == [b"hello"]
+        caller.close()
+
+
+def test_a_node_is_called_again_once_there_is_room() -> None:
+    with process("a") as first, process("b") as second:
+        number = second.bind("local", secrets.randbits(62))
+        with no_more_files():
+            first.connect("b", "local", number)
+            assert first.receive(0) == []
+        assert first.receive(LONG) == [Up("b")]
+
+
+def test_a_frame_of_very_many_parts_arrives() -> None:
+    """As a long sequence of tensors is."""
+    parts = [b"head", *(b"%d" % number for number in range(3000))]
+    with linked() as (first, second, _):
+        assert first.send(Peer("b"), parts)
+        assert first_frame(second) == parts
 
 
 def test_many_wakes_are_one() -> None:

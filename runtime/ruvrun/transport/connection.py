@@ -5,6 +5,7 @@ Also what its two ends need before it stands: an address, and who is at the othe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -46,12 +47,20 @@ class Connection:
         epoll.register(connected, select.EPOLLIN)
 
     def send(self, parts: Sequence[Buffer]) -> bool:
-        """Send a frame, now or as soon as there is room; False where the peer is gone or has not read for too long."""
+        """Send a frame, now or as soon as there is room; False where the peer is gone or has not read for too long.
+
+        A frame that the kernel refuses (no descriptor or no memory is left) ends the connection: both ends are told of
+        that at once, and of a frame that is missing only by a deadline.
+        """
         packet: Packet
         if len(parts) == 1 and len(parts[0]) < packets.LARGEST:
             packet = packets.ONE + parts[0], -1
         else:
-            packet = packets.as_memory(parts)
+            try:
+                packet = packets.as_memory(parts)
+            except OSError:
+                self._end()
+                return False
         if not self._queue:
             try:
                 if packet[1] < 0:
@@ -60,8 +69,9 @@ class Connection:
                     packets.put(self.socket, packet)
             except BlockingIOError:
                 pass
-            except OSError:  # the peer is gone, which reading will tell
+            except OSError:
                 packets.drop(packet)
+                self._end()
                 return False
             else:
                 return True
@@ -79,15 +89,19 @@ class Connection:
                 packets.put(self.socket, self._queue[0])
             except BlockingIOError:
                 return
-            except OSError:  # as in ``send``
-                packets.drop(self._queue[0])
+            except OSError:
+                self._forget()
+                self._end()
+                break
             self._queue.popleft()
         self._epoll.modify(self.socket, select.EPOLLIN)
 
     def drain(self, until: float) -> None:
         """Wait for room for what waits, until a time of the monotonic clock."""
+        room = select.poll()  # not select.select: that knows no descriptor above 1023
+        room.register(self.socket, select.POLLOUT)
         while self._queue and (left := until - time.monotonic()) > 0:
-            if not select.select([], [self.socket], [], left)[1]:
+            if not room.poll(left * 1000):
                 return
             self.flush()
 
@@ -132,10 +146,18 @@ class Connection:
 
     def close(self) -> None:
         """Close it; what was not sent is dropped."""
+        self._forget()
+        self.socket.close()
+
+    def _forget(self) -> None:
         for packet in self._queue:
             packets.drop(packet)
         self._queue.clear()
-        self.socket.close()
+
+    def _end(self) -> None:
+        """End the connection, if it has not ended: ``read`` will find that, here and at the other end."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
 
 
 def packet_socket() -> socket.socket:

@@ -27,7 +27,7 @@ LARGEST = 64 << 10  # bytes; what is larger goes as memory. The default send buf
 FD_SPACE = socket.CMSG_LEN(struct.calcsize("i"))
 _ALIGNMENT = 64
 _NO_SIGNAL = int(socket.MSG_NOSIGNAL)
-_MOST_PARTS = 1 << 10
+_MOST_PARTS = LARGEST // 8 - 1  # whose lengths a packet holds
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 Packet = tuple[bytes, int]  # its bytes, and the descriptor that goes with it or -1
 
@@ -59,18 +59,26 @@ def descriptor(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
 
 
 def as_memory(parts: Sequence[Buffer]) -> Packet:
-    """The parts in sealed memory."""
+    """The parts in sealed memory.
+
+    Raises:
+        OSError: no descriptor or no memory is left.
+    """
     views = [memoryview(part) for part in parts]
     views = [view.cast("B") if view.nbytes else view for view in views]
     handed = os.memfd_create("ruvrun-frame", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    offset = 0
-    for view in views:
-        start = offset
-        while offset < start + view.nbytes:
-            offset += os.pwrite(handed, view[offset - start :], offset)
-        offset = _aligned(offset)
-    os.ftruncate(handed, max(offset, 1))
-    fcntl.fcntl(handed, fcntl.F_ADD_SEALS, _SEALS)
+    try:
+        offset = 0
+        for view in views:
+            start = offset
+            while offset < start + view.nbytes:
+                offset += os.pwrite(handed, view[offset - start :], offset)
+            offset = _aligned(offset)
+        os.ftruncate(handed, max(offset, 1))
+        fcntl.fcntl(handed, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError:
+        os.close(handed)
+        raise
     return MEMORY + struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views)), handed
 
 
@@ -84,10 +92,10 @@ def from_memory(handed: int, packet: bytes, largest: int) -> list[Buffer] | None
         sizes = struct.unpack(f"<{count}Q", lengths) if not odd and 0 < count <= _MOST_PARTS else (largest + 1,)
         if packet[:1] != MEMORY or max(sizes) > largest or fcntl.fcntl(handed, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             return None
-        total = sum(map(_aligned, sizes))
+        total = max(sum(map(_aligned, sizes)), 1)
         if os.fstat(handed).st_size < total:
             return None
-        mapped = memoryview(mmap.mmap(handed, max(total, 1), mmap.MAP_PRIVATE, mmap.PROT_READ))
+        mapped = memoryview(mmap.mmap(handed, total, mmap.MAP_PRIVATE, mmap.PROT_READ))
     except OSError:
         return None
     finally:

@@ -35,6 +35,7 @@ from ruvrun.transport.outgoing import Timing
 
 _BACKLOG = 64
 _NEVER = float("inf")
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _READABLE = int(select.EPOLLIN)
 
 
@@ -66,6 +67,7 @@ class SameHost:
         self._pending: list[Event] = []
         self._numbered = 0
         self._due = _NEVER
+        self._crowded = False
         self._room = [memoryview(bytearray(packets.LARGEST + 1))]
         self._open = True
 
@@ -173,8 +175,12 @@ class SameHost:
         assert self._listener is not None
         try:
             made, _ = self._listener.accept()
-        except OSError:  # it went while it waited
-            return
+        except OSError as error:
+            if error.errno in _FULL:  # until something is closed it would come, and be refused, again and again
+                self._crowded = True
+                self._epoll.unregister(self._listener)
+                self._due = min(self._due, time.monotonic() + self._timing.beat)
+            return  # else it went while it waited
         if credentials(made)[1] != os.getuid():
             made.close()
             return
@@ -191,14 +197,16 @@ class SameHost:
 
     def _dial(self, node: str, port: int) -> None:
         """Try to connect; where nobody listens yet, again a little later."""
-        made = packet_socket()
+        made: socket.socket | None = None
         try:
+            made = packet_socket()
             made.connect(address_of(port))
             ours = credentials(made)[1] == os.getuid()
             if ours:
                 made.send(packets.NAME + self._node.encode())
         except OSError:
-            made.close()
+            if made is not None:
+                made.close()
             self._due = min(self._due, time.monotonic() + self._timing.retry[0])
             return
         del self._dialling[node]
@@ -217,6 +225,9 @@ class SameHost:
     def _look(self, now: float) -> None:
         """Dial again what does not answer; see whether a peer is stopped."""
         self._due = now + self._timing.beat if self._connections else _NEVER
+        if self._crowded and self._listener is not None:
+            self._crowded = False
+            self._epoll.register(self._listener, select.EPOLLIN)
         for node, port in list(self._dialling.items()):
             self._dial(node, port)
         for connection in list(self._connections.values()):
