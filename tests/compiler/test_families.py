@@ -294,6 +294,12 @@ def test_layers_that_rotate_nothing_are_counted_or_listed() -> None:
     assert [layer.rotary is None for layer in listed] == [True, False, False, True, False]
 
 
+def test_gemma3_computes_no_cap_on_scores_whatever_its_configuration_says() -> None:
+    form = describe("gemma3", attn_logit_softcapping=20.0, final_logit_softcapping=10.0)
+    assert (form.attention_cap, form.logit_cap) == (0, 10.0)
+    assert describe("gemma2", attn_logit_softcapping=20.0).attention_cap == 20.0
+
+
 def test_a_head_of_its_own_is_used_whatever_the_configuration_says() -> None:
     tensors = family_checkpoint("llama").tensors
     own = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"]}

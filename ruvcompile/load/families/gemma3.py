@@ -48,7 +48,8 @@ def describe(checkpoint: Checkpoint) -> Form:
         ROTARY: rotary_of(stretched, form.head_size, GLOBAL_BASE),
         LOCAL: table(local, form.head_size, LOCAL_BASE),
     }
-    return replace(form, qk_norm=True, layers=layers, rotaries=rotaries)
+    # The family has a key for a cap on scores, from the one before it, and computes none.
+    return replace(form, qk_norm=True, attention_cap=0.0, layers=layers, rotaries=rotaries)
 
 
 def _rotaries(config: Config) -> tuple[Config, Config]:
