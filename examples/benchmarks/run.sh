@@ -11,6 +11,7 @@ list() {
 build           seconds and memory of the first build of a newcomer: at most 45 s and 1.5 GiB
 compile-70b     a 70B from a sparse file to int4 in four bundles, on 24 GiB: at most 6 GiB; 50 GiB of disk
 compile-8b      an 8B of random weights to int4 in two bundles, on two cores: at most 10 minutes and 3 GiB
+large-graphs    a chain of 20,000 nodes and a graph of 50,000 loaded, measured and cut: at most 60 s each
 parity          one stage, one core, one stream, against onnxruntime-genai on the same weights: at least 1.0
 two-nodes       two stages on two cores with two streams against one stage with one: at least 1.7
 two-nodes-one   the same with one stream: at least 0.85
@@ -20,7 +21,7 @@ TEXT
 name=${1:-}
 case $name in
     '') list; exit 0 ;;
-    build | compile-70b | compile-8b | parity | two-nodes | two-nodes-one) shift ;;
+    build | compile-70b | compile-8b | large-graphs | parity | two-nodes | two-nodes-one) shift ;;
     *)
         { echo "error: no benchmark is called '$name'; there are:"; list; } >&2
         exit 2
@@ -37,6 +38,7 @@ benchmarks=examples/benchmarks
 case $name in
     compile-*) exec "$ours" $benchmarks/compile_size.py "$name" "$@" ;;
     build) exec "$ours" $benchmarks/build.py "$@" ;;
+    large-graphs) exec "$ours" $benchmarks/large_graphs.py "$@" ;;
     parity)
         # The same ONNX Runtime on both sides: the same kernels.
         same=$("$ours" -c 'from importlib.metadata import version; print(version("onnxruntime"))')

@@ -9,6 +9,7 @@ same model gives the same arrays every time.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,15 +17,18 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.errors import InputError, UsageError, did_you_mean
+from ruvcompile.errors import FitError, InputError, UsageError, did_you_mean
 from ruvcompile.passes.infer import named_dims, spelt
 from ruvcompile.samples.conventions import Guess, Port, guesses, looks_like_audio, values
 from ruvcompile.samples.given import fits, fitting, only_array, read_given, times
 from ruvcompile.samples.state import state_pairs
 from ruvcompile.whole import open_session, run
 from ruvrun.elements import Array, Value, bits_of, carrier, element_of
+from ruvrun.machine import memory_available
 
+_MANY = 10_000
 _MOST_TRIES = 64
+_BYTES = 12  # of a number while it is made: as float64, and as what the model takes
 _SAME_NUMBERS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand"})
 
 
@@ -49,6 +53,7 @@ def sample(
     Raises:
         UsageError: ``shapes`` names no input, or contradicts its declared shape.
         InputError: the file is missing, no archive of arrays, or its arrays do not fit; or nothing runs.
+        FitError: an input is larger than this machine's memory.
     """
     shapes = shapes or {}
     arrays = {} if inputs is None else read_given(inputs, [value.name or "" for value in model.graph.inputs])
@@ -110,7 +115,9 @@ def _first_that_runs(
     model: ir.Model, ports: list[Port], others: Mapping[str, Value], fixed: Mapping[str, int]
 ) -> tuple[dict[str, Value], Guess]:
     """The first guess on which the model runs with finite results; else the first on which it runs at all."""
-    session = open_session(model)
+    _require_room(ports, fixed)
+    # Optimising costs more than nodes, and the answer is the same.
+    session = open_session(model, optimise=len(model.graph) < _MANY)
     second: tuple[dict[str, Value], Guess] | None = None
     why: InputError | None = None
     for guess in itertools.islice(guesses(ports, fixed), _MOST_TRIES):
@@ -132,6 +139,20 @@ def _first_that_runs(
         context=[*(_describe(port, fixed) for port in ports), *(why.context if why is not None else ())],
         hint="give inputs that run with --inputs F.npz, or sizes with --shape NAME=1x3x640x640",
     )
+
+
+def _require_room(ports: list[Port], fixed: Mapping[str, int]) -> None:
+    """Refuse inputs that are larger, as the model or the user has them, than this machine's memory."""
+    for port in ports:
+        sizes = [fixed.get(dim, 1) if isinstance(dim, str) else dim for dim in port.shape]
+        wanted, there = math.prod(sizes) * _BYTES, memory_available()
+        if port.array is None and wanted > there:
+            raise FitError(
+                "input-too-large",
+                f"an input {port.name} of {times(tuple(sizes))} takes {wanted / 2**30:.1f} GiB to make",
+                context=[f"{there / 2**30:.1f} GiB are there"],
+                hint=f"give smaller sizes with --shape {port.name}=..., where the model leaves them open",
+            )
 
 
 def _describe(port: Port, fixed: Mapping[str, int]) -> str:
