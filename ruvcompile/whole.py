@@ -7,6 +7,7 @@ temporary folder and mapped from there; the folder is gone when the session is o
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ ERRORS: tuple[type[Exception], ...] = tuple(
 REFUSALS: tuple[type[Exception], ...] = (*ERRORS, ValueError, TypeError, RuntimeError)
 """And for inputs that do not fit, which it finds out while it takes them."""
 
+_LOADED = re.compile(r"(?<=: )Load model from .*?model\.onnx failed: ?")
+_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ [^(]*\(")
 _PIECE = 256
 _MANY = 2048
 _MOST_PIECES = 8
@@ -174,9 +177,23 @@ def seed_chance() -> None:
 
 
 def first_line(error: Exception) -> str:
-    """What ONNX Runtime says, without the code numbers in front."""
+    """What ONNX Runtime says, without the code numbers, our own copy and its source lines in front."""
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return text.rsplit("] : ", 1)[-1].strip()[:300]
+    text = _LOADED.sub("", text.rsplit("] : ", 1)[-1].strip())
+    return _without_source(text)[:300]
+
+
+def _without_source(text: str) -> str:
+    """``text`` without the place in ONNX Runtime's source, and the signature there, that it may have in front."""
+    if (place := _SOURCE.search(text)) is None:
+        return text
+    depth = 0
+    for end in range(place.end() - 1, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        if depth == 0:
+            said = text[end + 1 :].removeprefix(" const").strip()
+            return f"{text[: place.start()]}{said}" if said else text
+    return text
 
 
 _HINT = "check that the file runs in ONNX Runtime by itself"

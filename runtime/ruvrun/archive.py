@@ -49,9 +49,12 @@ def read_archive(path: Path, names: Collection[str]) -> dict[str, Value]:
         OSError, ValueError: it cannot be read, or is no such file.
     """
     try:
+        with path.open("rb") as file:
+            start = file.read(6)
+        if not zipfile.is_zipfile(path):
+            single = start == b"\x93NUMPY"
+            raise ValueError("it holds one array and no name" if single else "it is no zip archive, or is cut off")
         with np.load(path, allow_pickle=False) as stored:
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array, not an archive of named arrays")
             arrays = {name: _text(stored[name]) for name in stored.files}
     except (EOFError, zipfile.BadZipFile, KeyError, AttributeError, TypeError) as error:
         raise ValueError(str(error) or type(error).__name__) from None

@@ -28,7 +28,7 @@ def load(path_text: str) -> Program:
             return _load_directory(path, path_text.rstrip("/") or path_text)
         check_regular(path, path_text)
         with path.open("rb") as file:
-            head = file.read(4)
+            head = file.read(8)
     except FileNotFoundError:
         if _HUB_ID.fullmatch(path_text) and path.suffix.lower() not in (".onnx", ".gguf"):
             raise _unsupported(f"there is no file {path_text}, and hub ids are not read") from None
@@ -37,7 +37,7 @@ def load(path_text: str) -> Program:
         raise InputError(
             "file-unreadable", f"cannot read {path_text}: {error.strerror}", hint="check the path and its permissions"
         ) from None
-    if head == b"GGUF" or path.suffix.lower() == ".gguf":
+    if head[:4] == b"GGUF" or path.suffix.lower() == ".gguf":
         from ruvcompile.load.gguf import load_gguf
 
         return load_gguf(path, path_text)
@@ -55,6 +55,8 @@ def load(path_text: str) -> Program:
 
 def _part(suffix: str, head: bytes) -> tuple[str, str] | None:
     """What a file is that is only a part of a model, or of a kind that is not read, and what to do; else None."""
+    if head[4:8] == b"ORTM":
+        return "is in ONNX Runtime's own format, which is not read", "name the .onnx file that it was made of"
     if suffix == ".safetensors":
         return "holds only weights", "name its directory, {directory}, which has config.json and the tokenizer too"
     if suffix == ".json":

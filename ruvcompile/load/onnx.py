@@ -7,7 +7,8 @@ right byte still parses, only without its last fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import google.protobuf.message  # type: ignore[import-untyped]  # protobuf ships no stubs
@@ -15,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
-from ruvcompile.load.rare import make_dense, refuse_maps
+from ruvcompile.load.rare import make_dense, open_negative, refuse_maps
 from ruvcompile.program import Program, Source
 from ruvrun.bundle import file_sha256
 
@@ -47,15 +48,17 @@ def load_onnx(path: Path, named_as: str) -> Program:
         raise _not_sound(named_as, "it states no operator set")
     if not proto.graph.output:
         raise _not_sound(named_as, "its graph has no outputs")
-    if undefined := _undefined(proto):
-        raise _not_sound(named_as, f"{undefined}")
+    if wrong := _undefined(proto) or _twice(proto.graph):
+        raise _not_sound(named_as, wrong)
     refuse_maps(proto, named_as)
+    open_negative(proto)
     try:
         make_dense(proto, path.resolve().parent)
         model = ir.from_proto(proto)
         model.graph.sort()
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
-        raise _not_sound(named_as, str(error.__cause__ or error).splitlines()[0]) from None
+        why = _circle(proto.graph) or str(error.__cause__ or error).splitlines()[0]
+        raise _not_sound(named_as, why) from None
     _place_external(model, lambda tensor: _found(tensor, path, named_as))
     return Program(path.stem or path.name, model, Source(named_as, file_sha256(path)), None)
 
@@ -93,6 +96,40 @@ def _undefined_in(graph: onnx.GraphProto, around: set[str]) -> str | None:
                 if problem := _undefined_in(body, known):
                     return problem
     return None
+
+
+def _twice(graph: onnx.GraphProto) -> str | None:
+    """The first weight that is there twice with different data, as a sentence: which of them counts nobody says."""
+    seen: dict[str, onnx.TensorProto] = {}
+    for tensor in graph.initializer:
+        if seen.setdefault(tensor.name, tensor) != tensor:
+            return f"it holds two different weights of the name {tensor.name!r}"
+    return None
+
+
+def _circle(graph: onnx.GraphProto) -> str | None:
+    """The nodes of a circle, as a sentence; None where there is none outside of bodies."""
+    makers = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
+    sorter = TopologicalSorter(
+        {number: {makers[name] for name in _read(node) if name in makers} for number, node in enumerate(graph.node)}
+    )
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        names = [graph.node[number].name or graph.node[number].op_type for number in error.args[1]]
+        shown = " -> ".join(names if len(names) < 8 else (*names[:4], "...", *names[-2:]))
+        return f"these nodes form a cycle: {shown}"
+    return None
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node reads, in its bodies too."""
+    yield from node.input
+    for attribute in node.attribute:
+        for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
+            own = _names(body)
+            yield from (name for inner in body.node for name in _read(inner) if name not in own)
+            yield from (output.name for output in body.output if output.name not in own)
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:

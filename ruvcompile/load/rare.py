@@ -1,4 +1,5 @@
-"""What an ONNX file may hold and the compiler has no form for: sparse weights, which become dense, and maps.
+"""What an ONNX file may hold and the compiler has no form for: sparse weights, which become dense, sizes below nought,
+which are open ones, and maps.
 
 A back end makes dense tensors of sparse weights as well, when it loads them.
 """
@@ -38,6 +39,25 @@ def make_dense(proto: onnx.ModelProto, folder: Path) -> None:
                 attribute.Clear()
                 attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
                 attribute.t.CopyFrom(dense)
+
+
+def open_negative(proto: onnx.ModelProto) -> None:
+    """Make an open size of every one below nought: exporters write -1 for it, and so ONNX Runtime reads it."""
+    graphs = [proto.graph, *_bodies(proto.graph.node)]
+    graphs += [body for function in proto.functions for body in _bodies(function.node)]
+    for graph in graphs:
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in _dims(value.type):
+                if dim.dim_value < 0:
+                    dim.Clear()
+
+
+def _dims(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    inner = kind.WhichOneof("value")
+    if inner in ("sequence_type", "optional_type"):
+        yield from _dims(getattr(kind, inner).elem_type)
+    elif inner in ("tensor_type", "sparse_tensor_type"):
+        yield from getattr(kind, inner).shape.dim
 
 
 def _bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:

@@ -47,7 +47,9 @@ def members(options: Options, targets: dict[str, Target], units: Sequence[Unit],
         raise UsageError(
             "replicas-later",
             "several pipelines under one manifest are not in this version",
-            hint="name fewer nodes in the fleet" if options.fleet.path else f"build one pipeline: --nodes {stages}",
+            hint="name fewer nodes in the fleet"
+            if options.fleet.path
+            else f"build one pipeline: --nodes {max(stages, 1)}{' --replicas 1' if replicas > 1 else ''}",
         )
     if stages > 1:
         check_stages(units, boundaries(units), stages)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -13,6 +14,7 @@ from ruvcompile import passes
 from ruvcompile.load import load
 from ruvcompile.passes.cuts import units
 from ruvcompile.passes.extract import extract
+from ruvcompile.samples import sample
 from ruvcompile.whole import run_whole
 from ruvrun.bundle import file_sha256
 from ruvrun.errors import InputError
@@ -106,13 +108,65 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path) -> None:
     [
         ([helper.make_node("Relu", ["nowhere"], ["y"], name="n")], "node 'n' reads 'nowhere', which is made nowhere"),
         ([helper.make_node("Relu", ["x"], ["other"])], "its output 'y' is made by no node"),
-        (CIRCLE, "cycle"),
+        (CIRCLE, "these nodes form a cycle: "),
+        ([helper.make_node("Add", ["x", "y"], ["y"], name="me")], "these nodes form a cycle: me -> me"),
     ],
-    ids=["undefined", "output", "cycle"],
+    ids=["undefined", "output", "cycle", "itself"],
 )
 def test_an_inconsistent_graph(tmp_path, nodes, why) -> None:
     model = make_model(nodes, [tensor("x", [2, 3])], [tensor("y", [2, 3])])
     assert why in " ".join(refused(save(model, tmp_path / "net.onnx")).context).lower()
+
+
+def test_a_circle_through_a_body_is_told_by_its_nodes(tmp_path) -> None:
+    branch = helper.make_graph([helper.make_node("Neg", ["y"], ["b"])], "branch", [], [tensor("b", [2, 3])])
+    model = make_model(
+        [
+            helper.make_node("If", ["flag"], ["t"], name="choice", then_branch=branch, else_branch=branch),
+            helper.make_node("Relu", ["t"], ["y"], name="last"),
+        ],
+        [tensor("flag", [], TensorProto.BOOL)],
+        [tensor("y", [2, 3])],
+    )
+    (why,) = refused(save(model, tmp_path / "net.onnx")).context
+    assert why in (f"these nodes form a cycle: {way}" for way in ("choice -> last -> choice", "last -> choice -> last"))
+
+
+def test_two_weights_of_one_name_are_refused_unless_they_are_the_same(tmp_path) -> None:
+    model = small()
+    twice = model.graph.initializer.add()
+    twice.CopyFrom(model.graph.initializer[0])
+    assert load(save(model, tmp_path / "net.onnx")).name == "net"
+    twice.CopyFrom(weight(twice.name, [3, 2, 1]))
+    assert repr(twice.name) in refused(save(model, tmp_path / "net.onnx")).context[0]
+
+
+def test_sizes_below_nought_are_open_ones(tmp_path) -> None:
+    """Exporters write -1, and ONNX Runtime reads it so."""
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = make_model([node], [tensor("x", [-1, 3])], [tensor("y", [-5, 3])])
+    loaded = load(save(model, tmp_path / "net.onnx")).model
+    assert sample(loaded).arrays["x"].shape == (1, 3)
+    assert loaded.graph.outputs[0].shape.is_unknown_dim(0)
+
+
+def test_a_file_in_onnx_runtimes_own_format_is_told_as_such(tmp_path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "net.onnx")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(small().SerializeToString(), options)
+    error = refused(str(tmp_path / "net.onnx"))
+    assert (error.ref, "own format" in error.message) == ("model-kind-unsupported", True)
+
+
+def test_why_it_does_not_load_is_said_without_the_source_of_onnx_runtime(tmp_path) -> None:
+    model = small()
+    model.ir_version = 99
+    with pytest.raises(InputError) as caught:
+        run_whole(load(save(model, tmp_path / "net.onnx")).model, {"x": X})
+    (why,) = caught.value.context
+    assert "IR version: 99" in why
+    assert "/" not in why
 
 
 def test_nodes_out_of_order_are_put_in_order(tmp_path) -> None:

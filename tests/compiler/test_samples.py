@@ -9,7 +9,7 @@ from ruvcompile import passes
 from ruvcompile.load import load
 from ruvcompile.samples import sample
 from ruvcompile.whole import observe, run_whole
-from ruvrun.errors import InputError, UsageError
+from ruvrun.errors import FitError, InputError, UsageError
 from tests.graphs import PP_OCR, SILERO_VAD, make_model, model_path, program_of, tensor, weight
 
 
@@ -93,6 +93,13 @@ def test_a_shape_that_cannot_be_is_wrong_usage(shapes, ref) -> None:
     with pytest.raises(UsageError) as caught:
         sample(identity("n", 3), shapes=shapes)
     assert caught.value.ref == ref
+
+
+@pytest.mark.parametrize(("shape", "shapes"), [((2**40, 8), {}), ((2**62, 8), {}), (("n", 3), {"x": (10**20, 3)})])
+def test_an_input_larger_than_memory_is_told_before_it_is_made(shape, shapes) -> None:
+    with pytest.raises(FitError) as caught:
+        sample(identity(*shape), shapes=shapes)
+    assert caught.value.ref == "input-too-large"
 
 
 def test_inputs_are_taken_as_they_are(tmp_path) -> None:

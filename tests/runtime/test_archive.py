@@ -80,3 +80,20 @@ def test_what_is_no_archive(tmp_path) -> None:
             read_archive(tmp_path / name, ())
     with pytest.raises(FileNotFoundError):
         read_archive(tmp_path / "none.npz", ())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "no zip archive"), (b"text\n", "no zip archive"), (None, "one array and no name")],
+    ids=["empty", "text", "npy"],
+)
+def test_what_is_no_archive_is_told_in_words_of_ours(tmp_path, content, said) -> None:
+    """Numpy's would be that it lacks a method, or that it may be loaded unsafely."""
+    path = tmp_path / "in.npz"
+    if content is None:
+        with path.open("wb") as stream:
+            np.save(stream, np.ones(3))
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        read_archive(path, ())

@@ -139,7 +139,7 @@ def test_a_receiver_that_does_not_read_holds_nobody_up_and_loses_nothing() -> No
     with linked() as (first, second, _):
         for parts in sent:
             assert first.send(Peer("b"), parts)
-        arrived = []
+        arrived: list[Sequence[Buffer]] = []
         until = time.monotonic() + LONG
         while len(arrived) < len(sent) and time.monotonic() < until:
             first.receive(0)  # what had no room goes out here
