@@ -281,6 +281,7 @@ def test_keys_that_are_not_there_mean_what_the_family_means() -> None:
         ("gemma3", {"num_hidden_layers": 7}, [16] * 5 + [0, 16]),
         ("smollm3", {"use_sliding_window": True, "sliding_window": 8}, [0, 0, 0, 8, 0]),
         ("phi3", {}, [16] * 3),
+        ("phi3", {"layer_types": ["full_attention"] * 3}, [16] * 3),
         ("llama", {"sliding_window": 16}, [0, 0, 0]),
     ],
 )

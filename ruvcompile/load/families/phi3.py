@@ -11,7 +11,7 @@ from functools import partial
 
 from ruvcompile.errors import InputError
 from ruvcompile.load.families.config import config_of
-from ruvcompile.load.families.plain import missing, named_weights, plain_form, windowed, windows
+from ruvcompile.load.families.plain import missing, named_weights, plain_form, windows
 from ruvcompile.load.form import Floats, Form, Weight
 from ruvcompile.load.stored import Checkpoint, Stored
 
@@ -26,7 +26,8 @@ def describe(checkpoint: Checkpoint) -> Form:
         if said.get("rope_type", said.get("type")) in ("su", "yarn"):  # what longrope was called at first
             config = replace(config, keys={**config.keys, key: {**said, "rope_type": "longrope"}})
     form = plain_form(checkpoint, config)
-    return replace(form, layers=windows(form, config, windowed(config, len(form.layers), lambda _: True)))
+    # Where there is a window every layer has it, whatever layer_types may say: as transformers.
+    return replace(form, layers=windows(form, config, (True,) * len(form.layers)))
 
 
 def weights(checkpoint: Checkpoint, form: Form) -> dict[str, Weight]:
