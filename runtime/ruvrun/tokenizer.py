@@ -170,7 +170,11 @@ def parse_template(template: str) -> jinja2.Template:
     Raises:
         jinja2.TemplateError: it is none, or names a filter or a statement that is not known.
     """
-    return _environment().from_string(template)
+    try:
+        return _environment().from_string(template)
+    except (RecursionError, SyntaxError, ValueError) as error:
+        # Jinja makes Python of it, which has limits and rules of its own.
+        raise jinja2.TemplateError(f"it cannot be compiled: {error}") from None
 
 
 class _Generation(jinja2.ext.Extension):

@@ -110,7 +110,7 @@ def _unusable(named_as: str, what: str) -> InputError:
 def _check_template(template: str, named_as: str) -> None:
     try:
         parse_template(template)
-    except (jinja2.TemplateError, RecursionError) as error:
+    except jinja2.TemplateError as error:
         line = f", line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
         raise InputError(
             "chat-template-invalid",

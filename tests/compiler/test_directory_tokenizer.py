@@ -126,6 +126,10 @@ def test_without_a_template_chatml_where_its_tokens_are(tiny: Path) -> None:
         ("{% for m in messages %}", "endfor"),
         ("{{ messages | frobnicate }}", "frobnicate"),
         ("{% widget %}", "widget"),
+        ("{% for a in b %}" * 25 + "{% endfor %}" * 25, "nested blocks"),
+        ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "recursion"),
+        ("{{ f(a=1, a=2) }}", "argument repeated"),
+        ("{{ " + "9" * 5000 + " }}", "limit"),
     ],
 )
 def test_a_template_that_no_head_could_read_is_refused_where_it_can_be_mended(
