@@ -338,6 +338,8 @@ def test_a_head_of_its_own_is_used_whatever_the_configuration_says() -> None:
         ),
         ("phi3-long", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "short_factor"),
         ("phi3", {"partial_rotary_factor": 0.7}, "11 of the 16"),
+        ("llama", {"partial_rotary_factor": 0.5}, "only 0.5 of each head"),
+        ("qwen3", {"rope_parameters": {"partial_rotary_factor": 0.25}}, "only 0.25 of each head"),
         ("mistral", {"layer_types": ["full_attention"]}, "layer_types"),
         ("mistral", {"layer_types": ["chunked_attention"] * 3}, "chunked_attention"),
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),

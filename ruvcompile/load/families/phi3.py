@@ -25,7 +25,7 @@ def describe(checkpoint: Checkpoint) -> Form:
         said = config.part(key).keys
         if said.get("rope_type", said.get("type")) in ("su", "yarn"):  # what longrope was called at first
             config = replace(config, keys={**config.keys, key: {**said, "rope_type": "longrope"}})
-    form = plain_form(checkpoint, config)
+    form = plain_form(checkpoint, config, partial=True)
     # Where there is a window every layer has it, whatever layer_types may say: as transformers.
     return replace(form, layers=windows(form, config, (True,) * len(form.layers)))
 

@@ -50,7 +50,9 @@ SANDWICH = {
 _DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")
 
 
-def plain_form(checkpoint: Checkpoint, config: Config, *, tied: bool = False, base: float = 10000.0) -> Form:
+def plain_form(
+    checkpoint: Checkpoint, config: Config, *, tied: bool = False, base: float = 10000.0, partial: bool = False
+) -> Form:
     """The form of a llama without any speciality.
 
     Args:
@@ -58,6 +60,7 @@ def plain_form(checkpoint: Checkpoint, config: Config, *, tied: bool = False, ba
         config: the family's defaults are in it.
         tied: what the family means where the configuration does not say whether the head is tied.
         base: of the rotary table, where the configuration names none.
+        partial: whether the family may rotate only a part of each head.
 
     Raises:
         InputError: a key is missing or wrong, or the model has something the canonical form has not.
@@ -94,7 +97,7 @@ def plain_form(checkpoint: Checkpoint, config: Config, *, tied: bool = False, ba
         vocab=config.count("vocab_size", next(iter(_tensor(checkpoint, TABLE).shape), 0)),
         context=context,
         epsilon=config.number("rms_norm_eps"),
-        rotaries={ROTARY: rotary_of(config, head_size, base)},
+        rotaries={ROTARY: rotary_of(config, head_size, base, partial=partial)},
         # Where a checkpoint has a head in spite of all, that one is right; it may well be a copy.
         tied=config.flag("tie_word_embeddings", tied) and HEAD_TENSOR not in checkpoint.tensors,
         activation=ACTIVATIONS[act],

@@ -31,8 +31,15 @@ from ruvcompile.load.form import Rotary
 Angles = npt.NDArray[np.float64]
 
 
-def rotary_of(config: Config, head_size: int, default_base: float = 10000.0) -> Rotary:
+def rotary_of(config: Config, head_size: int, default_base: float = 10000.0, *, partial: bool = False) -> Rotary:
     """The rotary table of a model that has one, as its ``config`` describes it.
+
+    Args:
+        config: of the model.
+        head_size: channels of a head.
+        default_base: where the configuration names none.
+        partial: whether the family may leave a part of each head alone. Transformers pays no heed to the key in the
+            others, programs elsewhere do: what was trained with it cannot be told.
 
     Raises:
         InputError: the description is incomplete, or of a kind that is not supported.
@@ -40,8 +47,11 @@ def rotary_of(config: Config, head_size: int, default_base: float = 10000.0) -> 
     stretch = _stretch(config)
     if nested := [key for key, value in stretch.items() if isinstance(value, Mapping)]:
         raise config.unsupported(f"has rotary tables of its own for {' and '.join(nested)}")
-    keys = {**config.keys, **stretch}
-    return table(Config(config.named_as, keys), head_size, default_base)
+    flat = Config(config.named_as, {**config.keys, **stretch})
+    share = flat.number("partial_rotary_factor", 1.0)
+    if share != 1 and not partial:
+        raise config.unsupported(f"rotates only {share:g} of each head, which others of its family do not")
+    return table(flat, head_size, default_base)
 
 
 def _stretch(config: Config) -> Mapping[str, Any]:
