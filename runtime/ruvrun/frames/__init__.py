@@ -8,9 +8,10 @@ A frame is a list of parts, because that is what a ZeroMQ socket sends without g
 **Messages** are arrays whose first item is the kind (``step``, ``sampled``, ...), so a step of one sequence is some
 twenty bytes. The decoder is generated from the types below: what it returns has the right kinds of values in the
 right places, and anything else is a ``FrameError``. A struct may grow by fields with defaults at its end: an older
-reader skips them, an older writer leaves them out. Anything more than that is a new ``PROTOCOL``.
+reader skips them, an older writer leaves them out. Nor does another code of a value (``values.py``) need a new number:
+only builds that have such values send it, and who does not know it refuses it. Anything more is a new ``PROTOCOL``.
 
-**Tensors** (``carried.py``) of numbers are never serialised. Those of a decoding step are a few kilobytes and ride in
+**Tensors** (``values.py``) of numbers are never serialised. Those of a decoding step are a few kilobytes and ride in
 the header: every part is encrypted and handed over by itself, which costs more than copying them. Of larger ones
 ``encode`` hands out views of the arrays, ``decode`` makes arrays that are views of the parts; both cost a few
 microseconds whatever the size.
@@ -29,11 +30,11 @@ from typing import Annotated
 
 import msgspec
 
-from ruvrun.carried import SEQUENCE, describe, length, view
-from ruvrun.carried import Buffer as Buffer
-from ruvrun.carried import FrameError as FrameError
 from ruvrun.elements import Array as Array
 from ruvrun.elements import Value
+from ruvrun.frames.values import SEQUENCE, describe, length, view
+from ruvrun.frames.values import Buffer as Buffer
+from ruvrun.frames.values import FrameError as FrameError
 
 LARGEST_HEADER = 1 << 20
 LARGEST_INSIDE = 1 << 15  # of all tensors in a header together, however many cross a cut
