@@ -40,7 +40,7 @@ from ruvrun.errors import (
     UnreachableError,
     UsageError,
 )
-from ruvrun.news import News
+from ruvrun.supervise.repeats import Repeats
 
 ERROR_LINE = '{"error": '
 SLOWEST_RESTART = 10.0
@@ -93,7 +93,7 @@ class Supervisor:
         self._tell = tell
         self._restart = restart
         self._stopping = False
-        self._news = News()
+        self._repeats = Repeats()
         self._selector = selectors.DefaultSelector()
         self._waking, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._waking, selectors.EVENT_READ, None)
@@ -183,7 +183,7 @@ class Supervisor:
             child.error = error
         elif self._stopping and line.startswith(_EXPECTED):
             return
-        elif self._news.is_new(child.process.name, line, time.monotonic()):
+        elif self._repeats.is_new(child.process.name, line, time.monotonic()):
             self._tell(line)
 
     def _ended(self, child: _Child) -> None:
@@ -220,7 +220,7 @@ class Supervisor:
         if child.rest:
             self._line(child, child.rest.decode("utf-8", "replace"))
         child.popen, child.pidfd = None, -1
-        self._news.forget(child.process.name)
+        self._repeats.forget(child.process.name)
         return code
 
     def _end_all(self) -> None:

@@ -16,7 +16,7 @@ SAME = 5.0
 TENURE = 150.0
 
 
-class News:
+class Repeats:
     """Who said what of whom, and when."""
 
     def __init__(self) -> None:
