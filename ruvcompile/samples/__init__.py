@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,6 @@ from ruvcompile.samples.given import fits, fitting, only_array, read_given, time
 from ruvcompile.samples.state import state_pairs
 from ruvcompile.whole import open_session, run
 from ruvrun.elements import Array, Value, bits_of, carrier, element_of
-from ruvrun.machine import memory_available
 
 _MANY = 10_000
 _MOST_TRIES = 64
@@ -145,12 +145,12 @@ def _require_room(ports: list[Port], fixed: Mapping[str, int]) -> None:
     """Refuse inputs that are larger, as the model or the user has them, than this machine's memory."""
     for port in ports:
         sizes = [fixed.get(dim, 1) if isinstance(dim, str) else dim for dim in port.shape]
-        wanted, there = math.prod(sizes) * _BYTES, memory_available()
+        wanted, there = math.prod(sizes) * _BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if port.array is None and wanted > there:
             raise FitError(
                 "input-too-large",
                 f"an input {port.name} of {times(tuple(sizes))} takes {wanted / 2**30:.1f} GiB to make",
-                context=[f"{there / 2**30:.1f} GiB are there"],
+                context=[f"this machine has {there / 2**30:.1f} GiB"],
                 hint=f"give smaller sizes with --shape {port.name}=..., where the model leaves them open",
             )
 
