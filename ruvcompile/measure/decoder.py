@@ -38,8 +38,9 @@ from ruvcompile.program import Piece, Program
 from ruvcompile.progress import Bar, Progress
 from ruvrun.bundle import StageSpec
 from ruvrun.costs import NodeCost
-from ruvrun.executors import Array, DecoderExecutor, Span, stateful
-from ruvrun.executors.onnxruntime import OnnxDecoder, open_session
+from ruvrun.executors import Array, DecoderExecutor, Span
+from ruvrun.executors.onnxruntime import OnnxDecoder
+from ruvrun.executors.sessions import open_session
 from ruvrun.executors.stateful import StatefulDecoder
 
 DEPTH = 256
@@ -167,8 +168,8 @@ def _open(
     directory: Path, spec: StageSpec, context: int, threads: int, profile: Path | None = None
 ) -> tuple[DecoderExecutor, Any]:
     """The executor of a stage, and the session inside it, which ends the profile."""
-    kind, opener = (StatefulDecoder, stateful.open_session) if spec.exported else (OnnxDecoder, open_session)
-    session = opener(directory / spec.model, threads=threads, profile=profile)
+    kind = StatefulDecoder if spec.exported else OnnxDecoder
+    session = open_session(directory / spec.model, threads=threads, fused=not spec.exported, profile=profile)
     return kind(session, spec, context=context, slots=1), session
 
 

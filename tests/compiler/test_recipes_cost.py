@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ruvcompile.measure.graph import PROFILED_RUNS, Event, attribute, measure_graph
-from ruvrun.executors.onnxruntime import open_session
+from ruvrun.executors.sessions import open_session
 from ruvrun.pipeline import open_local
 from tests.compiler.builds import build
 from tests.graphs import make_model, program_of, tensor, weight

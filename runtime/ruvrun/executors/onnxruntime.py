@@ -1,6 +1,6 @@
 """The ONNX Runtime executor.
 
-**Decoders.** The stage graph (see ``ruvcompile/lower/onnxruntime.py``) holds ``GroupQueryAttention`` nodes
+**Decoders.** The stage graph (see ``ruvcompile/lower/onnxruntime``) holds ``GroupQueryAttention`` nodes
 whose past and present are bound to one buffer per layer, ``[slots, heads, context, head_size]``: the key/value
 space of all sequences, allocated once, written in place. A sequence's slot is an index into it, its length is
 what ``seqlens_k`` says; a rewind is a smaller position.
@@ -16,11 +16,11 @@ Which positions are computed one at a time and which among several is the caller
 digits of a result (a matrix-vector and a matrix-matrix kernel add up in different orders); company and chunk
 size do not.
 
-**Graphs** are in ``graph.py``.
+**Graphs** are in ``graph.py``, decoders that are run as they were exported in ``stateful.py``.
 
-Every session runs with explicit options. A decoder's threads spin only while a call runs (``force_spinning_stop``),
-so that a waiting stage leaves its cores alone. A graph's never do: several stages of one process in series would
-take the cores from each other, and its operators are long enough to wake up for.
+Every session runs with explicit options (``sessions.py``). A decoder's threads spin only while a call runs
+(``force_spinning_stop``), so that a waiting stage leaves its cores alone. A graph's never do: several stages of one
+process in series would take the cores from each other, and its operators are long enough to wake up for.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 from ruvrun.bundle import StageSpec
-from ruvrun.errors import InputError
 from ruvrun.executors import Array, Span
 from ruvrun.executors.graph import OnnxGraph
 from ruvrun.executors.pages import use_huge_pages, zeroed
+from ruvrun.executors.sessions import open_session
 from ruvrun.executors.stateful import StatefulDecoder, load_stateful
 
 SEQLENS = "seqlens_k"
@@ -190,39 +189,6 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> OnnxGraph:
     if sum(file.bytes for file in spec.files) >= _WORTH_HUGE_PAGES:
         use_huge_pages()
     return OnnxGraph(session)
-
-
-def open_session(model: Path, *, threads: int, spinning: bool = True, profile: Path | None = None) -> Any:
-    """A session with every option explicit.
-
-    Args:
-        model: the graph's file.
-        threads: 0 means all cores.
-        spinning: whether threads wait for the next operator of a call without sleeping.
-        profile: a prefix for a trace file.
-    """
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 4  # what goes wrong is raised, and told once
-    if spinning:
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-    else:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if profile is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profile)
-    try:
-        return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - onnxruntime's errors share no other base class
-        raise InputError(
-            "stage-not-loadable",
-            f"ONNX Runtime cannot load {model.name}",
-            context=[str(error)],
-            hint="build again with this version",
-        ) from None
 
 
 def _calls(spans: Sequence[Span]) -> Iterator[Sequence[Span]]:

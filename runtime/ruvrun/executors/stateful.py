@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 from ruvrun.bundle import StageSpec
-from ruvrun.errors import InputError, IntegrityError
+from ruvrun.errors import IntegrityError
 from ruvrun.executors import Array, Span
+from ruvrun.executors.sessions import open_session
 
 POSITIONS, MASK, CACHE_POSITION = "position_ids", "attention_mask", "cache_position"
 LOGITS = "logits"
@@ -99,29 +99,7 @@ class StatefulDecoder:
         return past
 
 
-def open_session(model: Path, *, threads: int, profile: Path | None = None) -> Any:
-    """A session for a stage of this kind. ``threads`` 0 means all cores; ``profile`` is a prefix for a trace file."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    if profile is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profile)
-    try:
-        return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - onnxruntime's errors share no other base class
-        raise InputError(
-            "stage-not-loadable",
-            f"ONNX Runtime cannot load {model.name}",
-            context=[str(error)],
-            hint="build again with this version",
-        ) from None
-
-
 def load_stateful(directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int) -> StatefulDecoder:
     """Load a decoder stage with explicit state."""
-    return StatefulDecoder(open_session(directory / spec.model, threads=threads), spec, context=context, slots=slots)
+    session = open_session(directory / spec.model, threads=threads, fused=False)
+    return StatefulDecoder(session, spec, context=context, slots=slots)
