@@ -62,6 +62,15 @@ def test_a_loss_ends_all_and_late_answers_are_nobodys() -> None:
     assert not again.result.done()
 
 
+def test_what_no_link_carries_is_refused_and_disturbs_no_other_call() -> None:
+    calls = Calls(stages=1, largest=16)
+    for value in (np.zeros(3), [np.zeros(1), np.zeros(3)]):
+        with pytest.raises(InputError, match="24 bytes"):
+            calls.add(Call(1, {"x": value}, Future()))
+    calls.add(Call(2, {"x": [np.zeros(2), np.zeros(2)], "absent": None}, Future()))
+    assert (calls.running, calls.waiting) == (0, 1)
+
+
 def test_who_left_is_not_served_and_the_next_one_is() -> None:
     calls = Calls(stages=1)
     left, waits = call(1), call(2)

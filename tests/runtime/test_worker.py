@@ -220,6 +220,20 @@ def test_a_run_without_a_tensor_is_a_fault(incomplete: dict[str, Array]) -> None
         worker.handle(frames.Open(2, 0, 0, greedy()), {})
 
 
+def test_what_no_link_carries_ends_its_call_alone() -> None:
+    worker = Worker(Adder(), graph_spec(last=False), largest=8)
+    long = {name: np.ones(3, np.float32) for name in ("a", "b", "state")}
+    result = worker.handle(frames.Run(1, 0, 7), long)
+    assert result is not None
+    assert isinstance(result[0], frames.Run)
+    assert "12 bytes" in result[0].refused
+    assert result[1] == {}
+    short = {name: np.ones(2, np.float32) for name in ("a", "b", "state")}
+    result = worker.handle(frames.Run(1, 1, 8), short)
+    assert result is not None
+    assert result[0] == frames.Run(1, 1, 8)
+
+
 class Choosy(Adder):
     """Refuses what is longer than it likes."""
 

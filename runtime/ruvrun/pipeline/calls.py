@@ -6,6 +6,7 @@ Numbers and epochs are as in the engine: every message of an epoch is counted fr
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -33,9 +34,11 @@ class Calls:
     Args:
         stages: stages of the pipeline.
         epoch: the first epoch, above any that the stages have seen.
+        largest: bytes of the largest tensor that a link carries.
     """
 
-    def __init__(self, *, stages: int, epoch: int = 1) -> None:
+    def __init__(self, *, stages: int, epoch: int = 1, largest: int = sys.maxsize) -> None:
+        self._largest = largest
         self.window = 2 * stages
         self.epoch = epoch
         self._numbered = 0
@@ -53,7 +56,13 @@ class Calls:
         return len(self._waiting)
 
     def add(self, call: Call) -> None:
-        """Take a call; first come, first served."""
+        """Take a call; first come, first served.
+
+        Raises:
+            InputError: one of its tensors is more than a link carries.
+        """
+        if why := too_large(call.tensors, self._largest):
+            raise InputError("input-too-large", why, hint="send it in pieces, or export the model with its sizes fixed")
         self._waiting.append(call)
 
     def step(self) -> tuple[Run, Tensors] | None:
@@ -87,6 +96,18 @@ class Calls:
         self._waiting.clear()
         self.epoch += 1
         self._numbered = 0
+
+
+def too_large(tensors: Tensors, largest: int) -> str:
+    """Which of ``tensors`` no link carries, as a sentence; empty when they all may go.
+
+    A peer ends the connection on which more comes than the manifest lets it expect, and with it all other calls.
+    """
+    for name, value in tensors.items():
+        for array in value if isinstance(value, list) else [value]:
+            if array is not None and array.nbytes > largest:
+                return f"{name} has {array.nbytes} bytes, and a link of this build carries {largest} of a tensor"
+    return ""
 
 
 def refusal(message: Run) -> InputError:

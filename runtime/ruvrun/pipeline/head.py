@@ -11,6 +11,7 @@ from ruvrun.manifest import Manifest, Space
 from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.ring import Ring
+from ruvrun.pipeline.sockets import largest_part
 from ruvrun.placement import Endpoints
 
 
@@ -38,5 +39,5 @@ def open_driver(
     if manifest.program.kind == "decoder":
         work = Engine(stages=stages, context=space.context, streams=space.streams, epoch=epoch)
     else:
-        work = Calls(stages=stages, epoch=epoch)
+        work = Calls(stages=stages, epoch=epoch, largest=largest_part(manifest))
     return Driver(manifest, Ring(manifest, endpoints, bundle), work, on_change=on_change)

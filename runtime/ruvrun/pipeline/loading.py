@@ -10,6 +10,7 @@ from ruvrun.errors import InputError
 from ruvrun.executors import load_executor
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.selfcheck import check_golden
+from ruvrun.pipeline.sockets import largest_part
 from ruvrun.pipeline.worker import Worker
 from ruvrun.session import too_old
 
@@ -25,7 +26,7 @@ def load_worker(directory: Path, manifest: Manifest, stage: int, *, context: int
     _require(spec)
     executor = load_executor(directory, spec, context=context, slots=streams, threads=threads)
     check_golden(directory, spec, executor)
-    return Worker(executor, spec)
+    return Worker(executor, spec, largest=largest_part(manifest))
 
 
 def _require(spec: StageSpec) -> None:

@@ -26,6 +26,7 @@ a wrong token, so what a step says is checked against what is known of its seque
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from ruvrun.engine.sampling import pick
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, Span
 from ruvrun.manifest import Tensor
+from ruvrun.pipeline.calls import too_large
 from ruvrun.pipeline.meter import Meter
 
 Result = tuple[frames.Message, dict[str, Array]]
@@ -64,11 +66,18 @@ class Worker:
         executor: the loaded stage, of the kind that ``spec`` says.
         spec: its bundle's ``bundle.toml``.
         clock: seconds, for the counters in ``meter``.
+        largest: bytes of the largest tensor that a link carries.
     """
 
     def __init__(
-        self, executor: DecoderExecutor | GraphExecutor, spec: StageSpec, clock: Callable[[], float] = time.perf_counter
+        self,
+        executor: DecoderExecutor | GraphExecutor,
+        spec: StageSpec,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        largest: int = sys.maxsize,
     ) -> None:
+        self._largest = largest
         self.spec = spec
         self.meter = Meter(clock)
         self._executor = executor
@@ -174,7 +183,10 @@ class Worker:
         except InputError as error:  # a graph keeps no state: the call ends, and those behind it are none the worse
             why = " ".join(error.context)[:_MOST_SAID] or error.message
             return frames.Run(message.epoch, message.step, message.id, why), {}
-        return message, self._forward(outputs, tensors)
+        forward = self._forward(outputs, tensors)
+        if why := too_large(forward, self._largest):
+            return frames.Run(message.epoch, message.step, message.id, why), {}
+        return message, forward
 
     def _misplaced(self, message: frames.Ring) -> IntegrityError:
         return _fault(f"a {type(message).__name__} came to a stage of a {self.spec.kind}")
