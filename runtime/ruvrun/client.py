@@ -20,10 +20,9 @@ import msgspec
 
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, RuvError, UnreachableError, UsageError
-from ruvrun.openinference import read_reply, write_call
+from ruvrun.openinference import JSON_BYTES, read_reply, write_call
 
 HTTP_PORT = 8000
-HEADER = "Inference-Header-Content-Length"
 
 
 class _Node(msgspec.Struct):
@@ -134,9 +133,9 @@ def infer(url: str, graph: Graph, values: Mapping[str, Value], key: str | None =
         RuvError: nobody answers, or the head refused; then with its own words.
     """
     body, header = write_call(values, graph.datatypes)
-    headers = {HEADER: str(header), "Content-Type": "application/octet-stream"}
+    headers = {JSON_BYTES: str(header), "Content-Type": "application/octet-stream"}
     with _answered(url), _open(url, f"{_model(graph.name)}/infer", body, key, headers, timeout=600.0) as response:
-        told = response.headers.get(HEADER)
+        told = response.headers.get(JSON_BYTES)
         answer = response.read()
     try:
         return read_reply(answer, None if told is None else int(told))

@@ -30,14 +30,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from ruvcompile.passes.scope import all_bodies
 from ruvcompile.program import Program
 from ruvcompile.whole import open_session, run
-
-Array = npt.NDArray[Any]
+from ruvrun.elements import Array
 
 SECONDS = 1.0
 """How long whole runs are timed, at most, once there are ``LEAST_RUNS``."""

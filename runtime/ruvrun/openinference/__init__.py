@@ -15,8 +15,18 @@ JSON has no word for NaN or infinity, and a number takes some twenty characters 
 """
 
 from ruvrun.openinference.ask import read_reply, write_call
-from ruvrun.openinference.body import LARGEST_BODY, Call, Wanted, read_call
+from ruvrun.openinference.body import JSON_BYTES, LARGEST_BODY, Call, Wanted, read_call
 from ruvrun.openinference.datatypes import describe_model
 from ruvrun.openinference.reply import write_reply
 
-__all__ = ["LARGEST_BODY", "Call", "Wanted", "describe_model", "read_call", "read_reply", "write_call", "write_reply"]
+__all__ = [
+    "JSON_BYTES",
+    "LARGEST_BODY",
+    "Call",
+    "Wanted",
+    "describe_model",
+    "read_call",
+    "read_reply",
+    "write_call",
+    "write_reply",
+]

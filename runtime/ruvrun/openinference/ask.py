@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ruvrun.elements import STRING, Value, bits_of
+from ruvrun.elements import STRING, Array, Value, bits_of
 from ruvrun.errors import InputError
 from ruvrun.openinference.body import ALL_BINARY, LARGEST_BODY, SIZE
-from ruvrun.openinference.datatypes import BF16, DATATYPES, DTYPES, Array
+from ruvrun.openinference.datatypes import BF16, DATATYPES, DTYPES
 from ruvrun.openinference.reply import Body, join, write_tensor
 from ruvrun.openinference.values import from_bytes, from_json
 

@@ -15,16 +15,18 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from ruvrun.elements import Value
+from ruvrun.elements import Array, Value
 from ruvrun.errors import InputError, did_you_mean
 from ruvrun.manifest import Tensor
-from ruvrun.openinference.datatypes import DTYPES, Array, datatype_of
+from ruvrun.openinference.datatypes import DTYPES, datatype_of
 from ruvrun.openinference.values import from_bytes, from_json, require_countable
 from ruvrun.signature import require_names, require_shape, shorten
 
 IGNORED = frozenset(["content_type", "headers", "priority", "timeout"])
 LARGEST_BODY = 64 * 2**20
 """Bytes of a call, at most."""
+JSON_BYTES = "Inference-Header-Content-Length"
+"""The HTTP header that says how many bytes of a body are JSON, where raw tensors follow."""
 SIZE, BINARY, ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
 _SEARCHED = 2**20
 
@@ -131,7 +133,7 @@ def _values(told: Sequence[_Input], rest: memoryview) -> dict[str, Array]:
             raise InputError(
                 "call-wrong",
                 f"{len(rest)} bytes follow the JSON, and input {one.name!r} is said to end at {begin + size}",
-                hint="the header Inference-Header-Content-Length says how many bytes are JSON",
+                hint=f"the header {JSON_BYTES} says how many bytes are JSON",
             )
         tensors[one.name] = from_bytes(one.name, one.datatype, one.shape, rest[begin : begin + size])
         begin += size

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ruvrun.elements import STRING, element_of
 from ruvrun.manifest import Manifest, Tensor
 from ruvrun.signature import is_sequence
-
-Array = npt.NDArray[Any]
 
 BYTES, BF16 = "BYTES", "BF16"
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ruvrun.elements import Array
 from ruvrun.errors import InputError
-from ruvrun.openinference.datatypes import BF16, BYTES, DTYPES, Array
+from ruvrun.openinference.datatypes import BF16, BYTES, DTYPES
 from ruvrun.signature import shorten, show_shape
 
 MOST_VALUES = 2**26

@@ -29,7 +29,7 @@ from ruvrun.elements import Value
 from ruvrun.errors import InputError, RuvError, UnreachableError
 from ruvrun.manifest import Manifest
 from ruvrun.openai import ApiError
-from ruvrun.openinference import LARGEST_BODY, describe_model, read_call, write_reply
+from ruvrun.openinference import JSON_BYTES, LARGEST_BODY, describe_model, read_call, write_reply
 from ruvrun.openinference.datatypes import version_of
 from ruvrun.server.driver import Driver, is_ready, not_ready
 from ruvrun.server.ending import HungUp, counted, hung_up
@@ -42,7 +42,6 @@ MAX_JSON = 32 * 2**20
 """Bytes of JSON in a body."""
 MAX_HELD = 4 * MAX_TENSORS
 MAX_CALLS = 512
-HEADER = "inference-header-content-length"
 _LONG = 2**14
 _T = TypeVar("_T")
 
@@ -141,7 +140,7 @@ class Infer:
             raise ApiError(422, _said(error), code=error.ref) from None
         if header is None:
             return Response(text, media_type="application/json")
-        return Response(text, headers={HEADER: str(header)}, media_type="application/octet-stream")
+        return Response(text, headers={JSON_BYTES: str(header)}, media_type="application/octet-stream")
 
     async def _run(self, size: int, act: Callable[[], _T]) -> _T:
         """Do this here, or beside the event loop where it takes long."""
@@ -191,11 +190,11 @@ def _json_bytes(headers: Headers) -> int | None:
     """How much of the body is JSON, where raw tensors follow."""
     if headers.get("content-encoding", "identity") != "identity":
         raise ApiError(415, "Compressed bodies are not read here; send it as it is.", code="content_encoding")
-    text = headers.get(HEADER)
+    text = headers.get(JSON_BYTES)
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise ApiError(400, "Inference-Header-Content-Length must be a number of bytes.", code="call-wrong")
+        raise ApiError(400, f"{JSON_BYTES} must be a number of bytes.", code="call-wrong")
     return int(text)
 
 
