@@ -19,7 +19,6 @@ A model may be larger than the memory: no step has more of it there than a few l
 from __future__ import annotations
 
 import math
-import os
 import re
 import tempfile
 import time
@@ -54,6 +53,7 @@ from ruvcompile.workspace import workspace
 from ruvrun.bundle import BUNDLES
 from ruvrun.costs import CostTable, load_costs, merge
 from ruvrun.executors import Array
+from ruvrun.machine import cores
 from ruvrun.manifest import MANIFEST
 
 
@@ -76,7 +76,7 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
     with workspace(options.output, (options.model, options.fleet.path, options.inputs)) as work:
         store = WeightStore(work / "store")
         front = _front(options, progress)
-        chosen = members(options, fleet_targets(options), front.units, _cores())
+        chosen = members(options, fleet_targets(options), front.units, cores())
         check_disk(work, front.program, front.units, len(chosen))
         with tempfile.TemporaryDirectory(dir=work) as scratch:
             plan, costs = _plan(front, chosen, options, store, Path(scratch), progress)
@@ -103,14 +103,14 @@ def plan(options: Options, progress: Progress) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory:
         store = WeightStore(Path(directory) / "store")
         front = _front(options, progress)
-        chosen = members(options, fleet_targets(options), front.units, _cores())
+        chosen = members(options, fleet_targets(options), front.units, cores())
         made, _ = _plan(front, chosen, options, store, Path(directory) / "scratch", progress)
     return {"id": None, **made.figures}
 
 
 def verify(manifest_path: Path, model: Path | None, progress: Progress) -> dict[str, Any]:
     """Staged against uncut, and the quantised program against its source; the JSON object of ``verify``."""
-    return compare(manifest_path, model, lambda path: run_passes(load(path)), _cores(), progress)
+    return compare(manifest_path, model, lambda path: run_passes(load(path)), cores(), progress)
 
 
 def report(manifest_path: Path, run: Path | None) -> Path:
@@ -192,7 +192,7 @@ def _loss(front: _Front, parts: Parts, progress: Progress) -> dict[str, float]:
     """The quantised program against the file, measured and told; empty where nothing was quantised."""
     if front.program is front.source:
         return {}
-    loss = source_loss(front.source, parts.all(), _cores(), progress)
+    loss = source_loss(front.source, parts.all(), cores(), progress)
     if not math.isfinite(loss["kl"]):
         raise InputError(
             "model-not-finite",
@@ -205,10 +205,6 @@ def _loss(front: _Front, parts: Parts, progress: Progress) -> dict[str, float]:
         f"of {loss['tokens']:.0f} tokens"
     )
     return loss
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _peak_bytes() -> int:

@@ -50,9 +50,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
-from ruvcompile.load.form import EMBED, HEAD, Floats, Form, Layer, Rotary, Weight, weight_shapes
+from ruvcompile.load.form import EMBED, HEAD, Form, Layer, Rotary, Weight, weight_shapes
 from ruvcompile.program import BITS, TIED, Decoder
-from ruvcompile.rows import FloatTensor
+from ruvcompile.rows import Floats, FloatTensor
 
 OPSET, WINDOW_OPSET = 23, 25
 IR_VERSION = 11

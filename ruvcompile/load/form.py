@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
+from ruvcompile.rows import Floats
 
 EMBED = "embed.weight"
 HEAD = "head.weight"
 ROTARY = "rotary"
 """Name of the rotary table of a decoder that has only one."""
 
-Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
 
 

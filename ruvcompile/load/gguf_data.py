@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 
 from ruvcompile.errors import InputError
 from ruvcompile.load.gguf_file import GgufFile, StoredTensor
 from ruvcompile.load.stored import check_numbers, data_of
-
-Floats = npt.NDArray[np.float32]
+from ruvcompile.rows import Floats
 
 _AT_ONCE = 1 << 20
 """Weights that are decoded at once."""

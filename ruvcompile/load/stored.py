@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ruvcompile.errors import InputError
+from ruvcompile.rows import Floats
 
-Floats = npt.NDArray[np.float32]
 Stamp = tuple[int, int]
 
 

@@ -6,7 +6,6 @@ The same function writes the stage of a bundle, the whole decoder that is measur
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +24,7 @@ from ruvcompile.passes.pieces import unit_of
 from ruvcompile.passes.scope import reads
 from ruvcompile.program import Piece, Program
 from ruvrun.bundle import BUNDLE, File, StageSpec, State, file_sha256
+from ruvrun.machine import cores
 from ruvrun.manifest import PROTOCOL, KeyValue, Tensor, dump_toml
 
 # A tensor of a graph that is larger than this gets a weight file of its own.
@@ -157,7 +157,7 @@ def _write(model: ir.Model, directory: Path, store: WeightStore, groups: Groups,
     # Texts have no bytes that a file could hold as they are.
     numbers = [value for value in model.graph.initializers.values() if value.dtype != ir.DataType.STRING]
     large = [value for value in numbers if size_of(value) > INLINE_BYTES]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         placed: dict[str, Slice] = {}
         for slices in pool.map(store.put, groups(large)):
             placed.update(slices)

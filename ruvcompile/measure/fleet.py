@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvrun.costs import CostTable, merge
 from ruvrun.executors import Array
+from ruvrun.machine import cores
 
 
 def measure_fleet(
@@ -35,14 +35,13 @@ def measure_fleet(
     Rows of a target that is not this machine are taken from ``known``; where they are missing this machine is
     measured, with as many threads as it has of those asked for, and its rows are scaled.
     """
-    cores = len(os.sched_getaffinity(0))
     kinds = dict.fromkeys((member.target, member.threads) for member in members)
     used = []
     for target, threads in kinds:
         here = target.name == HOST
         found = known.rows(keys, target.name, target.backend, threads)
         complete = all(row is not None for row in found)
-        name, count = (target.name, threads) if here or complete else (HOST, min(threads, cores))
+        name, count = (target.name, threads) if here or complete else (HOST, min(threads, cores()))
         rows = measure(
             program,
             units,

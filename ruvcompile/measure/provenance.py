@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 from importlib import metadata
 from pathlib import Path
 
 from ruvrun.costs import Provenance
+from ruvrun.machine import cores
 
 
 def provenance() -> Provenance:
     """This machine, its CPU, the versions that matter, today."""
     versions = [f"{name} {metadata.version(name)}" for name in ("ruvrun", "onnxruntime")]
     return Provenance(
-        machine=f"{platform.machine()}, {_cores()} cores",
+        machine=f"{platform.machine()}, {cores()} cores",
         cpu=_cpu(),
         software=", ".join([*versions, f"Python {platform.python_version()}"]),
         date=datetime.date.today().isoformat(),
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _cpu() -> str:

@@ -29,7 +29,7 @@ CHAIN = [Unit((f"n{i}",), (f"v{i}",), (f"v{i + 1}",)) for i in range(8)]
 def _two_cores() -> Iterator[None]:
     """Two nodes on this machine get one thread each, whatever machine this is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ruvcompile.compile._cores", lambda: 2)
+        patch.setattr("ruvcompile.compile.cores", lambda: 2)
         yield
 
 

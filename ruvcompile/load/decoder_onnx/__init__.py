@@ -3,7 +3,7 @@
 1. Its state pairs are recognised (``passes/state``); what has none is any other graph, and is left alone.
 2. What lies beside it is read: configuration, tokenizer (``facts``).
 3. Where every layer is of a pattern that is known, the canonical form is drawn from it, its weights as they are
-   (``form``, ``pattern``).
+   (``canonical``).
 4. Otherwise it is run as it is, with its state kept in the stages: sizes are settled (``shapes``), parts get the names
    that say where it may be cut (``blocks``).
 """

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from ruvcompile.load.families.config import Config, config_of
 from ruvcompile.load.families.plain import biases, named_weights, plain_form, stored_as
-from ruvcompile.load.form import Floats, Form, Weight
+from ruvcompile.load.form import Form, Weight
 from ruvcompile.load.stored import Checkpoint
+from ruvcompile.rows import Floats
 
 MODEL_TYPES = ("gemma",)
 TANH = "gelu_pytorch_tanh"
