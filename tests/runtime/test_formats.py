@@ -1,6 +1,8 @@
 """Files that an earlier version wrote must still be read, and mean what they meant.
 
-``tests/data/formats/v1`` is of a build of two nodes. Such files are added when a format grows, and never changed.
+``tests/data/formats/v1`` is of a build of two nodes; ``v1-exported`` of a decoder that is run as it was exported, and
+``v1-texts`` of a graph with texts and an optional, both as the format had grown by then. Such files are added when a
+format grows, and never changed.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ruvrun.bundle import load_spec
+from ruvrun.archive import read_archive
+from ruvrun.bundle import State, load_spec
 from ruvrun.costs import load_costs
 from ruvrun.manifest import Address, KeyValue, Tensor, load_manifest, load_nodes
 
 V1 = Path(__file__).parents[1] / "data" / "formats" / "v1"
+EXPORTED, TEXTS = V1.with_name("v1-exported"), V1.with_name("v1-texts")
 ID = "228cdd3ee23a8eb771e7aae6e16a6803cc329e0da91c5030e5f98836fa95d1a2"
 
 
@@ -65,6 +69,37 @@ def test_costs() -> None:
     assert (row.ms, row.depth, row.chunk) == (0.002411, 128, 128)
     assert [node.op for node in row.node] == ["GatherBlockQuantized"]
     assert table.provenance[row.source].date == "2026-11-30"
+
+
+def test_bundle_of_a_decoder_as_it_was_exported() -> None:
+    spec = load_spec(EXPORTED)
+    assert (spec.kind, spec.exported, load_spec(V1).exported) == ("decoder", True, False)
+    assert spec.state == [
+        State(past=f"past_{half}.0", present=f"present_{half}.0", heads=2, head_size=16, dtype="float32")
+        for half in ("key", "value")
+    ]
+    assert load_spec(V1).state == []
+    manifest = load_manifest(EXPORTED / "manifest.toml")
+    assert manifest.program.architecture == "gpt_neox"
+    assert manifest.stage[0].kv == spec.kv
+
+
+def test_graph_with_texts_and_an_optional() -> None:
+    program = load_manifest(TEXTS / "manifest.toml").program
+    assert [(tensor.name, tensor.dtype) for tensor in (*program.inputs, *program.outputs)] == [
+        ("words", "string"),
+        ("bias", "optional(float32)"),
+        ("z", "float32"),
+        ("texts", "string"),
+    ]
+    assert program.samples[0].startswith("input words: ")
+    spec = load_spec(TEXTS)
+    assert [tensor.dtype for tensor in spec.inputs] == ["optional(float32)", "string"]
+    assert spec.golden is not None
+    golden = read_archive(TEXTS / spec.golden.file, ["in.words", "in.bias", "out.y"])
+    assert sorted(golden) == ["in.words", "out.y"]
+    assert golden["in.words"].tolist() == ["1"] * 16
+    assert golden["out.y"].tolist() == [1.0] * 16
 
 
 @pytest.mark.parametrize("name", ["manifest", "nodes", "bundle", "costs"])
