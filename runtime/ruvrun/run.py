@@ -142,13 +142,17 @@ def read_values(paths: Sequence[Path], names: Collection[str] = ()) -> dict[str,
 
 
 def write_outputs(path: Path, values: Mapping[str, Value]) -> None:
-    """Write an ``.npz`` file that appears whole or not at all.
+    """Write an ``.npz`` file that appears whole or not at all. A link stays one: what it leads to is written.
 
     Raises:
         InputError: an output has no place in such a file (a map).
-        MachineError: no permission, or no space.
+        MachineError: no permission, no space, or what is there is no file and must not be replaced by one.
     """
     try:
+        path = Path(os.path.realpath(path))
+        if path.exists() and not path.is_file():
+            what = f"cannot write {path}: it is no regular file"
+            raise MachineError("cannot-write", what, hint="name a file: --output out.npz")
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".npz")
     except OSError as error:
         raise _cannot_write(path, error) from None

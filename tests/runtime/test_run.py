@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,30 @@ def test_outputs_that_cannot_be_written_are_the_machines_refusal(tmp_path: Path)
     with pytest.raises(MachineError):
         write_outputs(tmp_path / "dir", {"x": X})
     assert [entry.name for entry in tmp_path.iterdir()] == ["dir"]
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    """As root, that would be the end of /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(MachineError, match="no regular file"):
+            write_outputs(tmp_path / name, {"x": X})
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    (tmp_path / "circle").symlink_to("circle")
+    for name in ("circle", "n" * 300):
+        with pytest.raises(MachineError):
+            write_outputs(tmp_path / name, {"x": X})
+
+
+def test_outputs_go_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.npz").symlink_to("folder/out.npz")
+    write_outputs(tmp_path / "link.npz", {"x": X})
+    assert (tmp_path / "link.npz").is_symlink()
+    with np.load(tmp_path / "folder" / "out.npz") as found:
+        np.testing.assert_array_equal(found["x"], X)
 
 
 GREEDY = Sampling(0.0, 1.0, 0)
