@@ -137,10 +137,8 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
             write_outputs(tmp_path / name, {"x": X})
     assert (tmp_path / "pipe").is_fifo()
     assert (tmp_path / "link").is_symlink()
-    (tmp_path / "circle").symlink_to("circle")
-    for name in ("circle", "n" * 300):
-        with pytest.raises(MachineError):
-            write_outputs(tmp_path / name, {"x": X})
+    with pytest.raises(MachineError):
+        write_outputs(tmp_path / ("n" * 300), {"x": X})
 
 
 def test_outputs_go_through_a_link(tmp_path: Path) -> None:
