@@ -4,6 +4,7 @@
 # All that is assumed is python3 with venv and pip. What it makes stays in .cache/ of this checkout.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+case ${1:-} in -h | --help) sed -n '2,4s/^# *//p' "examples/quickstart/run.sh" && exit 0 ;; esac
 question=${1:-What is the capital of France?}
 
 . examples/environment.sh
