@@ -23,6 +23,7 @@ from ruvrun.errors import InputError, UnreachableError, UsageError
 from ruvrun.manifest import LOCAL, Space
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
+from ruvrun.pipeline.health import NO_ANSWER
 from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, Placement
 from ruvrun.supervise import Process, Supervisor, end_with_parent
 
@@ -226,7 +227,8 @@ def await_ready(driver: Driver, say: Say) -> None:
         waited = time.monotonic() - began
         for node in driver.health()["nodes"]:
             if node["state"] in ("waiting", "lost"):
-                say(f"waiting: {node['node']}, no answer for {waited:.0f} s")
+                why = f" ({node['why']})" if node["why"] not in ("", NO_ANSWER) else ""
+                say(f"waiting: {node['node']}, no answer for {waited:.0f} s{why}")
         pause = min(pause * 2, 60.0)
 
 

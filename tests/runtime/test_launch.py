@@ -14,6 +14,7 @@ from ruvrun import launch, machine
 from ruvrun.errors import UsageError
 from ruvrun.launch import Http, Settings, processes, threads_of, with_endpoints
 from ruvrun.manifest import Space
+from ruvrun.pipeline.health import NO_ANSWER
 from ruvrun.placement import Endpoints, Placement, place
 from tests.runtime.builds import write_build
 
@@ -110,10 +111,15 @@ def test_who_does_not_answer_is_named_now_and_then() -> None:
             return len(waits) == 4
 
         def health(self) -> dict[str, Any]:
-            return {"nodes": [{"node": "a", "state": "ready"}, {"node": "b", "state": "waiting"}]}
+            why = NO_ANSWER if len(waits) < 3 else "the name b.local is not known"
+            return {
+                "nodes": [{"node": "a", "state": "ready", "why": ""}, {"node": "b", "state": "waiting", "why": why}]
+            }
 
     lines: list[str] = []
     launch.await_ready(Slow(), lines.append)  # type: ignore[arg-type] # a double
     assert waits == [5.0, 10.0, 20.0, 40.0]
     assert len(lines) == 3
     assert all(line.startswith("waiting: b, no answer for ") for line in lines)
+    assert [line.endswith(" s (the name b.local is not known)") for line in lines] == [False, False, True]
+    assert lines[0].endswith(" s")

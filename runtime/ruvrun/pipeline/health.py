@@ -11,6 +11,7 @@ from ruvrun.frames import State
 from ruvrun.manifest import Placed
 
 READY = "ready"
+NO_ANSWER = "no answer yet"
 # What the whole is, when not all is ready: the worst there is.
 _WORST_FIRST = ("refused", "lost", "waiting", "loading")
 
@@ -22,7 +23,7 @@ class Node:
     stage: int
     since: float
     state: str = "waiting"
-    why: str = "no answer yet"
+    why: str = NO_ANSWER
 
 
 class Health:
