@@ -168,6 +168,11 @@ def test_the_head_of_a_graph_is_measured_over_http(tmp_path: Path) -> None:
         assert [(run["streams"], run["items"]) for run in found["runs"]] == [(1, 4), (3, 12)]
         assert all(run["items_per_s"] > 0 and "HTTP" in run["verdict"] for run in found["runs"])
         assert len(ring.sent) == 4 + 12 + 2 * 2  # two calls to warm up before each
+        for repeats, means in ((1, 0), (2, 2)):  # a single run is no mean of its own
+            told = CliRunner().invoke(cli, [*words[:-1], "--repeats", str(repeats), "--url", url]).stdout
+            lines = [line.partition(":")[0] for line in told.splitlines()]
+            assert lines.count("1 stream") == lines.count("3 streams") == repeats
+            assert sum(line.startswith("mean with ") for line in lines) == means
         np.savez(tmp_path / "in.npz", x=np.array([-1]))
         refused = CliRunner().invoke(cli, [*words, "--url", url]).exception
     assert isinstance(refused, InputError)

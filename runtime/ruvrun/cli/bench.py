@@ -125,12 +125,17 @@ def _show(result: dict[str, Any], unit: str, as_json: bool) -> None:
         click.echo(json.dumps(result))
         return
     for one in result.get("runs", [result]):
-        click.echo(f"{one['streams']} streams: {one[f'{unit}_per_s']:.1f} {unit}/s; {one['verdict']}")
+        click.echo(f"{_streams(one['streams'])}: {one[f'{unit}_per_s']:.1f} {unit}/s; {one['verdict']}")
     means = result.get("mean", [])
     for mean in means if isinstance(means, list) else [means]:
         count, figure = mean["streams"], next(value for key, value in mean.items() if key != "streams")
-        spread = "" if figure["low"] is None else f" (95 %: {figure['low']:.1f} to {figure['high']:.1f})"
-        click.echo(f"mean of {count} streams: {figure['mean']:.1f}{spread}")
+        if figure["low"] is not None:  # a single run is its own mean, and has been told
+            spread = f"(95 %: {figure['low']:.1f} to {figure['high']:.1f})"
+            click.echo(f"mean with {_streams(count)}: {figure['mean']:.1f} {unit}/s {spread}")
+
+
+def _streams(count: int) -> str:
+    return f"{count} stream{'' if count == 1 else 's'}"
 
 
 def _require_whole(placement: Any) -> None:
