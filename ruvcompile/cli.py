@@ -23,7 +23,7 @@ import click
 from ruvcompile import __version__, tables
 from ruvcompile.configuration import not_in_this_version
 from ruvcompile.errors import IntegrityError, MachineError, RuvError, UsageError, did_you_mean, raise_all
-from ruvcompile.options import Options, resolve
+from ruvcompile.options import OF_DECODERS, Options, resolve
 from ruvcompile.progress import Terminal
 from ruvcompile.targets import check_targets, fleet_targets, load_target, target_names
 from ruvcompile.workspace import REFUSALS
@@ -78,7 +78,8 @@ def _build_options(command: _F) -> _F:
         click.option("--replicas", type=int, help="Force how many pipelines. [default: the plan chooses]"),
         click.option("--cut", help="Force the cut: tensor names with commas. [default: the plan chooses]"),
         click.option(
-            "--quant", help="auto (no fewer bits than in the file; 4 for 16 and 32), none, int8, int4. [default: auto]"
+            "--quant",
+            help="auto (4 bits for decoders in 16 or 32, else as in the file), none, int8, int4. [default: auto]",
         ),
         click.option("--kv-type", help="Type of keys and values. [default: the target's]"),
         click.option("--context", type=int, help="Tokens per sequence. [default: min(model, 4096)]"),
@@ -106,7 +107,9 @@ def _build_options(command: _F) -> _F:
 @_build_options
 @_common
 def build(**flags: Any) -> None:
-    """Build MODEL (a checkpoint directory, .gguf or .onnx) into one bundle per node.
+    """Build MODEL into one bundle per node.
+
+    MODEL is a .gguf file, a Hugging Face directory, a decoder's ONNX directory, or any .onnx file.
 
     \b
     Example:
@@ -123,13 +126,15 @@ def build(**flags: Any) -> None:
 @_build_options
 @_common
 def plan(**flags: Any) -> None:
-    """Show what build would do, and write nothing.
+    """Measure MODEL and show what build would make of it; write nothing.
+
+    MODEL is a .gguf file, a Hugging Face directory, a decoder's ONNX directory, or any .onnx file.
 
     \b
     Example:
         ruvcompile plan model.gguf --target pi5 --nodes 4 --json
     """
-    options, progress = _start(flags)
+    options, progress = _start(flags, unsaid=("output",))
     from ruvcompile import compile as steps
 
     _finish(flags, steps.plan(options, progress), tables.plan_text)
@@ -193,12 +198,13 @@ def targets(check: bool, targets_dir: str | None, **flags: Any) -> None:
     _finish(flags, tables.targets_json(found), lambda _: tables.targets_text(found))
 
 
-def _start(flags: dict[str, Any]) -> tuple[Options, Terminal]:
+def _start(flags: dict[str, Any], unsaid: Sequence[str] = ()) -> tuple[Options, Terminal]:
+    """The options, their defaults told: not those in ``unsaid``, and what only decoders have once it is known."""
     progress = _progress(flags)
     options = resolve({key: value for key, value in flags.items() if key not in ("as_json", "quiet", "verbose")})
     fleet_targets(options)
-    if options.defaults:
-        progress.note(", ".join(f"--{name} {value} (default)" for name, value in options.defaults))
+    if told := [entry for entry in options.defaults if entry[0] not in (*unsaid, *OF_DECODERS)]:
+        progress.note(", ".join(f"--{name} {value} (default)" for name, value in told))
     return options, progress
 
 

@@ -35,7 +35,7 @@ from ruvcompile.load import load
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.fleet import measure_fleet
-from ruvcompile.options import Options
+from ruvcompile.options import OF_DECODERS, Options
 from ruvcompile.parts import Parts, Stage
 from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.infer import Type
@@ -146,6 +146,7 @@ def _plan(
     defaults = [] if options.stages else [f"--stages {len(chosen)}"]
     if space is not None:
         defaults += [f"--{key} {getattr(space, key)}" for key in ("context", "streams") if not getattr(options, key)]
+        defaults += [f"--{key} {value}" for key, value in options.defaults if key in OF_DECODERS]
     if defaults:
         progress.note(", ".join(f"{text} (default)" for text in defaults))
     known = merge(load_costs(path) for path in options.costs)

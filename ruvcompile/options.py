@@ -30,6 +30,8 @@ DEFAULTS: Mapping[str, Any] = {
     "prompt_tokens": 512,
     "output": "dist",
 }
+# Defaults that say nothing about any other graph: told when the model is known to be a decoder.
+OF_DECODERS = ("prompt-tokens",)
 
 
 @dataclass(frozen=True)

@@ -77,18 +77,18 @@ def build_text(result: Mapping[str, Any], *, local: bool = True) -> str:
 def verify_text(result: Mapping[str, Any]) -> str:
     """Staged against uncut, and the quantised model against its source."""
     same = "identical" if result["identical"] else "NOT identical"
-    cases = f"{result.get('cases', 0)} cases"
-    counted = f"{cases}, {result['tokens']} tokens" if result.get("tokens") else cases
+    cases = counted(result.get("cases", 0), "case")
+    compared = f"{cases}, {result['tokens']} tokens" if result.get("tokens") else cases
     largest = result.get("max_abs_diff")
     apart = f"; largest difference {largest:.3g}" if largest is not None else ""
-    lines = [f"staged against uncut: {same} ({counted}{apart})"]
+    lines = [f"staged against uncut: {same} ({compared}{apart})"]
     source = result.get("vs_source")
     if random := result.get("random"):
         lines.append(f"left to chance, so only their types were compared: {', '.join(random)}")
     if source:
         lines.append(
             f"against the file it came from: KL {source['kl']:.4f}, same first choice {100 * source['top1']:.1f} % "
-            f"({source['tokens']} tokens)"
+            f"({source['tokens']:.0f} tokens)"
         )
     return "\n".join(lines)
 
@@ -102,13 +102,19 @@ def targets_text(targets: Sequence[Target]) -> str:
             target.title,
             target.backend,
             target.machine,
-            ", ".join(show_bytes(size) for size in target.memory) or show_bytes(target.installed),
+            _memory(target),
             ", ".join(target.quants),
             ", ".join(target.kv_types),
         ]
         for target in targets
     ]
     return f"{table(head, rows)}\n\n{PLATFORM}."
+
+
+def _memory(target: Target) -> str:
+    """What is assumed where a fleet does not say, and what else such machines are sold with."""
+    others = ", ".join(show_bytes(size) for size in sorted(target.memory[1:]))
+    return show_bytes(target.installed) + (f" (or {others})" if others else "")
 
 
 def targets_json(targets: Sequence[Target]) -> dict[str, Any]:
@@ -151,7 +157,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line(row) for row in [head, *rows])
 
 
+def counted(number: int, what: str) -> str:
+    """``1 stage``, ``2 stages``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _shape(shape: Any) -> str:
     if isinstance(shape, Mapping):
-        return f"{shape.get('replicas', 1)} x {shape.get('stages', 1)} stages"
+        replicas, stages = shape.get("replicas", 1), shape.get("stages", 1)
+        return counted(stages, "stage") if replicas == 1 else f"{replicas} x {counted(stages, 'stage')}"
     return str(shape)

@@ -41,7 +41,7 @@ def figures_of(facts: Facts, problem: Problem, partition: Partition) -> dict[str
     return figures | {
         "alternatives": _alternatives(facts, problem, partition),
         "rejected": [],
-        "verdict": _verdict(facts, problem, rate),
+        "verdict": _verdict(facts, problem, rate, 1e3 / latency),
     }
 
 
@@ -99,6 +99,8 @@ def _alternatives(facts: Facts, problem: Problem, chosen: Partition) -> list[dic
             many, one = 1e3 / fewer.bottleneck_ms, 1e3 / (fewer.latency_ms + facts.hops_ms(stages))
             entry |= {rate: round(many, 2), f"{rate}_one": round(one, 2)}
             entry["why"] = f"{many:.1f}/s with {stages} or more in flight, {one:.1f}/s with one"
+            if stages == 1:
+                entry["why"] = f"{many:.1f}/s"
         found.append(entry)
     best = solve(problem)
     if best is not None and best.cuts != chosen.cuts:
@@ -115,7 +117,8 @@ def _alternatives(facts: Facts, problem: Problem, chosen: Partition) -> list[dic
     return found
 
 
-def _verdict(facts: Facts, problem: Problem, rate: float) -> str:
+def _verdict(facts: Facts, problem: Problem, rate: float, single: float) -> str:
+    """One sentence; ``rate`` is per second with as many in flight as stages, ``single`` with one."""
     what = "tokens" if facts.program.decoder is not None else "items"
     stages, alone = len(problem.devices), 1e3 / sum(problem.devices[0].unit_ms)
     if stages == 1:
@@ -127,5 +130,5 @@ def _verdict(facts: Facts, problem: Problem, rate: float) -> str:
         return f"one node is faster: {alone:.1f} {what}/s against {rate:.1f} with {stages} stages"
     return (
         f"{stages} stages give {rate / alone:.2f}x the {what}/s of one node when {stages} or more are in flight; "
-        f"a single user is served as fast by one node ({alone:.1f} {what}/s)"
+        f"a single user gets {single:.1f} {what}/s, and {alone:.1f} from one node"
     )

@@ -92,6 +92,20 @@ def test_build_says_what_it_did_and_what_is_next(
     assert len(calls[0].fleet.nodes) == 2
 
 
+def test_no_default_is_told_that_does_not_matter(
+    calls: list[Any], model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan writes nothing, and what holds for decoders is told once the model is known to be one."""
+    assert run(["plan", model, "--target", "host"]) == 0
+    err = capsys.readouterr().err
+    assert "--quant auto (default)" in err
+    assert "--output" not in err
+    assert "--prompt-tokens" not in err
+    assert dict(calls[0].defaults)["prompt-tokens"] == "512"
+    assert run(["build", model, "--target", "host"]) == 0
+    assert "--output dist (default)" in capsys.readouterr().err
+
+
 def test_what_is_next_for_other_machines_is_to_copy_the_bundles(
     calls: list[Any], model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,6 +92,9 @@ def test_even_costs_give_even_stages(model, folder, costs) -> None:
     assert result["predicted_tokens_per_s"] == pytest.approx(1000 / 4)
     assert result["predicted_tokens_per_s_one"] == pytest.approx(1000 / (8 + HOPS), abs=0.01)
     assert "2.00x" in result["verdict"]
+    single = f"{1000 / (8 + HOPS):.1f}"
+    assert result["verdict"].endswith(f"; a single user gets {single} tokens/s, and 125.0 from one node")
+    assert [entry["why"] for entry in result["alternatives"]] == ["125.0/s"]
 
 
 @pytest.mark.parametrize(
@@ -275,6 +278,14 @@ def test_the_honest_verdict_when_one_node_is_faster(model, folder, costs, tmp_pa
     heavy = write_costs(tmp_path / "heavy.toml", load_costs(costs), rows)
     result = plan(model, folder, fleet=fleet(folder, "", ""), costs=(str(heavy),))
     assert result["verdict"].startswith("one node is faster")
+
+
+def test_the_prompt_that_is_assumed_is_told_of_decoders(model, folder, costs, capsys) -> None:
+    flags = ["--target", "host", "--costs", str(costs)]
+    assert cli.run(["plan", str(model), *flags]) == 0
+    assert "--prompt-tokens 512 (default)" in capsys.readouterr().err
+    assert cli.run(["plan", str(model), *flags, "--prompt-tokens", "7"]) == 0
+    assert "--prompt-tokens" not in capsys.readouterr().err
 
 
 def test_stage_figures_add_up(model, folder, costs) -> None:
