@@ -81,7 +81,7 @@ def family_of(checkpoint: Checkpoint) -> Family:
             "model-unsupported",
             f"{checkpoint.named_as} is of architecture {kind!r}, which is not among those that are read directly",
             context=[f"read directly: {', '.join(sorted(FAMILIES))}"],
-            hint="any other architecture is exported through torch: pip install 'ruvcompile[huggingface]'",
+            hint="any other goes through torch: install it for CPUs, then pip install 'ruvcompile[huggingface]'",
         )
     if checkpoint.config.get("quantization_config"):
         raise InputError(

@@ -195,7 +195,7 @@ def missing(named_as: str, tensor: str) -> InputError:
     if tensor == HEAD_TENSOR:
         hint = (
             "if it gives text, its configuration lacks tie_word_embeddings = true, or the file is incomplete; "
-            "one that classifies is exported through torch: pip install 'ruvcompile[huggingface]'"
+            "one that classifies goes through torch: install it for CPUs, then pip install 'ruvcompile[huggingface]'"
         )
     return InputError("tensor-missing", f"{named_as} has no tensor {tensor}", hint=hint)
 
