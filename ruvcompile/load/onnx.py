@@ -20,6 +20,9 @@ from ruvcompile.load.rare import make_dense, open_negative, refuse_maps
 from ruvcompile.program import Program, Source
 from ruvrun.bundle import file_sha256
 
+_UNSOUND = (ir.serde.SerdeError, onnx.checker.ValidationError, ValueError, TypeError, KeyError, MemoryError)
+_MOST_SHOWN = 100
+
 
 def load_onnx(path: Path, named_as: str) -> Program:
     """Load the graph in the ONNX file at ``path``.
@@ -56,7 +59,7 @@ def load_onnx(path: Path, named_as: str) -> Program:
         make_dense(proto, path.resolve().parent)
         model = ir.from_proto(proto)
         model.graph.sort()
-    except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
+    except _UNSOUND as error:
         why = _circle(proto.graph) or str(error.__cause__ or error).splitlines()[0]
         raise _not_sound(named_as, why) from None
     _place_external(model, lambda tensor: _found(tensor, path, named_as))
@@ -145,8 +148,17 @@ def _found(tensor: ir.ExternalTensor, model: Path, named_as: str) -> ir.External
     It lies in the model's folder, by name and in truth. Where both the model and its data are links, as in the cache of
     a hub, it may also lie in the folder into which the model's link leads.
     """
-    named = model.parent / tensor.location
-    path = (named if named.exists() else model.resolve().parent / tensor.location).resolve()
+    missing = InputError(
+        "external-data-missing",
+        f"{named_as} keeps {tensor.name} in {str(tensor.location)[:_MOST_SHOWN]!r}, which is not there",
+        context=[f"expected in {model.parent}"],
+        hint="copy the data file along with the model",
+    )
+    try:
+        named = model.parent / tensor.location
+        path = (named if named.exists() else model.resolve().parent / tensor.location).resolve()
+    except (OSError, ValueError, RuntimeError):  # what is no name, and a link in a circle
+        raise missing from None
     folders = (model.parent.resolve(), model.resolve().parent)
     inside = not Path(tensor.location).is_absolute() and ".." not in Path(tensor.location).parts
     if not inside or not any(path.is_relative_to(folder) for folder in folders):
@@ -156,16 +168,14 @@ def _found(tensor: ir.ExternalTensor, model: Path, named_as: str) -> ir.External
             hint="save the model with its data beside it",
         )
     if not path.is_file():
-        raise InputError(
-            "external-data-missing",
-            f"{named_as} keeps {tensor.name} in {tensor.location}, which is not there",
-            context=[f"expected at {path}"],
-            hint="copy the data file along with the model",
-        )
+        raise missing
     status = path.stat()
     offset, needed = tensor.offset or 0, max(tensor.length or 0, tensor.nbytes)
     if offset < 0:
         raise _not_sound(named_as, f"the data of {tensor.name} begins at {offset}")
+    if tensor.length and tensor.length < tensor.nbytes:
+        said = f"{tensor.name} has {tensor.length} bytes in {tensor.location}, its shape needs {tensor.nbytes}"
+        raise _not_sound(named_as, said)
     if status.st_size < offset + needed:
         raise InputError(
             "external-data-short",

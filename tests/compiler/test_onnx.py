@@ -214,7 +214,15 @@ def test_external_data_that_is_missing_short_outside_or_linked(tmp_path) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "ref"), [("offset", "-4", "model-invalid"), ("length", "1", "external-data-short")]
+    ("key", "value", "ref"),
+    [
+        ("offset", "-4", "model-invalid"),
+        ("length", "1", "model-invalid"),
+        ("length", "400", "external-data-short"),
+        ("location", "a\0b", "external-data-missing"),
+        ("location", "n" * 300, "external-data-missing"),
+        ("location", "circle", "external-data-missing"),
+    ],
 )
 def test_external_data_whose_place_cannot_be(tmp_path, key, value, ref) -> None:
     model = onnx.load_model(with_external(tmp_path / "net.onnx"), load_external_data=False)
@@ -223,7 +231,22 @@ def test_external_data_whose_place_cannot_be(tmp_path, key, value, ref) -> None:
     for name, text in {"location": "w.bin", key: value}.items():
         stored.external_data.add(key=name, value=text)
     (tmp_path / "w.bin").write_bytes(b"\0" * 4)
+    (tmp_path / "circle").symlink_to("circle")
     assert refused(save(model, tmp_path / "net.onnx")).ref == ref
+
+
+@pytest.mark.parametrize(
+    ("dims", "location"), [([4, 4], "../w.bin"), ([4, 4], "none.bin"), ([2**50, 4], None)], ids=str
+)
+def test_a_sparse_weight_that_cannot_be_made(tmp_path, dims, location) -> None:
+    values = weight("w", [1, 2])
+    if location is not None:
+        values.ClearField("raw_data")
+        values.data_location = TensorProto.EXTERNAL
+        values.external_data.add(key="location", value=location)
+    model = make_model([helper.make_node("Add", ["x", "w"], ["y"])], [tensor("x", [4, 4])], [tensor("y", [4, 4])])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, weight("at", [1, 9], np.int64), dims))
+    assert refused(save(model, tmp_path / "net.onnx")).ref == "model-invalid"
 
 
 def test_two_gigabytes_of_weights_are_not_read_to_cut(tmp_path) -> None:
