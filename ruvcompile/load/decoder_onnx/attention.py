@@ -19,16 +19,15 @@ import onnx_ir as ir
 
 from ruvcompile.load.decoder_onnx.core import find_core
 from ruvcompile.load.decoder_onnx.layer import Layer, grouped
-from ruvcompile.load.decoder_onnx.look import Unclear, add_node, made_by, replace_value
+from ruvcompile.load.decoder_onnx.look import Unclear, add_node
 from ruvcompile.load.decoder_onnx.masks import window_of
 from ruvcompile.load.decoder_onnx.rotary import Rope, Tables, find_rope
 from ruvcompile.load.decoder_onnx.runs import Dims, heads_of, size_of
-from ruvcompile.load.decoder_onnx.shapes import constant
+from ruvcompile.lower.onnxruntime.attention import HEAD_MULTIPLE
+from ruvcompile.passes.edit import constant, made_by, replace_value
 from ruvcompile.passes.state import POSITIONS, Pair
 
 _SWAPPED = (0, 2, 1, 3)
-HEAD_MULTIPLE = 16
-"""ONNX Runtime's fused attention wants heads, and what is rotated of them, in multiples of this."""
 
 
 class Attentions:
@@ -189,4 +188,4 @@ def _heads_behind(query4: ir.Value, dims: Mapping[str, Dims]) -> int:
     return 0
 
 
-__all__ = ["HEAD_MULTIPLE", "Attentions"]
+__all__ = ["Attentions"]

@@ -23,13 +23,14 @@ import onnx_ir as ir
 
 from ruvcompile.errors import InputError
 from ruvcompile.load.checkpoint import IR_VERSION, OPSET, WINDOW_OPSET
-from ruvcompile.load.decoder_onnx.attention import HEAD_MULTIPLE, Attentions
+from ruvcompile.load.decoder_onnx.attention import Attentions
 from ruvcompile.load.decoder_onnx.blocks import name_blocks
 from ruvcompile.load.decoder_onnx.look import Unclear, drop_unread, fold_constants, local_values, merge_equal
 from ruvcompile.load.decoder_onnx.norms import plain_linear, plain_norms, plain_reshapes, turned_weights
 from ruvcompile.load.decoder_onnx.runs import Dims, Seen, size_of, watch
 from ruvcompile.load.decoder_onnx.shapes import describe, settle_shapes
 from ruvcompile.lower.onnxruntime import FINAL_NORM
+from ruvcompile.lower.onnxruntime.attention import HEAD_MULTIPLE
 from ruvcompile.passes.quantise import BLOCK
 from ruvcompile.passes.state import FILLED, POSITIONS, Ports, find_ports
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ruvcompile.load.decoder_onnx.look import Unclear, made_by, pair_of, scalar, through
+from ruvcompile.load.decoder_onnx.look import Unclear, pair_of, scalar, through
+from ruvcompile.passes.edit import made_by
 from ruvcompile.passes.state import Pair
 
 _REPEATS = ("Unsqueeze", "Expand", "Reshape", "Cast")

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.load.decoder_onnx.look import Unclear, evaluate, made_by
+from ruvcompile.load.decoder_onnx.look import Unclear, evaluate
 from ruvcompile.load.decoder_onnx.projections import unpacked
 from ruvcompile.load.decoder_onnx.rotary import Tables
 from ruvcompile.load.decoder_onnx.runs import heads_of, probes, size_of
+from ruvcompile.passes.edit import made_by
 from ruvcompile.passes.quantise import MS_DOMAIN
 from ruvcompile.passes.scope import is_weight
 from ruvcompile.passes.state import POSITIONS, Pair

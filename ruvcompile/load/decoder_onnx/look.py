@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.load.decoder_onnx.runs import Sizes, probes
+from ruvcompile.passes.edit import made_by
 from ruvcompile.passes.extract import functions_of
 from ruvcompile.passes.scope import bodies, is_weight, reads
 from ruvcompile.passes.state import CACHE_POSITION, FILLED, MASK, POSITIONS
@@ -20,12 +21,6 @@ _SMALL = 16
 
 class Unclear(Exception):  # noqa: N818 - no error: the graph is then run as it is
     """A pattern that is not known; the text says where."""
-
-
-def made_by(value: ir.Value | None, *kinds: str) -> ir.Node | None:
-    """The node that makes ``value``, if it is of one of ``kinds``."""
-    node = value.producer() if value is not None else None
-    return node if node is not None and node.op_type in kinds else None
 
 
 def through(value: ir.Value | None, *kinds: str) -> ir.Value | None:
@@ -177,14 +172,6 @@ def drop_unread(graph: ir.Graph) -> None:
             graph.remove(node, safe=True)
     for name in [name for name, value in graph.initializers.items() if not value.uses()]:
         del graph.initializers[name]
-
-
-def replace_value(old: ir.Value, new: ir.Value) -> None:
-    """Let everything that reads ``old`` read ``new``, which takes over its name and type."""
-    name, kind, shape = old.name, old.type, old.shape
-    old.name = f"{name}/replaced"
-    new.name, new.type, new.shape = name, new.type or kind, new.shape or shape
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 
 
 def add_node(

@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.load.decoder_onnx.look import add_node, drop_unread, made_by, numbers, pair_of, replace_value, scalar
+from ruvcompile.load.decoder_onnx.look import add_node, drop_unread, numbers, pair_of, scalar
 from ruvcompile.load.decoder_onnx.runs import Dims
-from ruvcompile.load.decoder_onnx.shapes import constant
+from ruvcompile.passes.edit import constant, made_by, replace_value
 from ruvcompile.passes.scope import is_weight
 from ruvcompile.program import TIED
 

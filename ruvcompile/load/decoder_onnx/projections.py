@@ -12,8 +12,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.load.decoder_onnx.look import add_node, made_by, pair_of
-from ruvcompile.load.decoder_onnx.shapes import constant
+from ruvcompile.load.decoder_onnx.look import add_node, pair_of
+from ruvcompile.passes.edit import constant, made_by
 from ruvcompile.passes.quantise import MS_DOMAIN
 from ruvcompile.passes.scope import is_weight
 from ruvrun.executors import Array

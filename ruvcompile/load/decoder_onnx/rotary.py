@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.load.decoder_onnx.look import Unclear, evaluate, made_by, numbers, pair_of
+from ruvcompile.load.decoder_onnx.look import Unclear, evaluate, numbers, pair_of
 from ruvcompile.load.decoder_onnx.runs import Sizes
-from ruvcompile.load.decoder_onnx.shapes import constant
+from ruvcompile.passes.edit import constant, made_by
 from ruvrun.executors import Array
 
 _LAST = (3, -1)

@@ -19,8 +19,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.load.decoder_onnx.runs import Dims, Seen
+from ruvcompile.passes.edit import constant
 from ruvcompile.passes.state import MASK, POSITIONS
-from ruvrun.executors import Array
 
 
 def asked(model: ir.Model) -> tuple[str, ...]:
@@ -97,16 +97,6 @@ def _at_start(
     elif len(graph):
         graph.insert_before(graph[0], node)
     return node.outputs[0]
-
-
-def constant(graph: ir.Graph, name: str, array: Array) -> ir.Value:
-    """A small initializer called ``name``, made once."""
-    if name in graph.initializers:
-        return graph.initializers[name]
-    value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
-    value.shape, value.type = ir.Shape(array.shape), ir.TensorType(ir.DataType.from_numpy(array.dtype))
-    graph.register_initializer(value)
-    return value
 
 
 def add_sources(model: ir.Model) -> None:

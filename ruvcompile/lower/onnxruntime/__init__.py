@@ -28,9 +28,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.lower.onnxruntime.attention import attend
-from ruvcompile.lower.onnxruntime.edit import Edit, made_by
+from ruvcompile.lower.onnxruntime.edit import Edit
 from ruvcompile.lower.onnxruntime.mlp import gate
 from ruvcompile.lower.onnxruntime.projections import bias_inside
+from ruvcompile.passes.edit import constant, made_by, replace_value
 from ruvcompile.passes.quantise import MS_DOMAIN
 
 SEQLENS, TOTAL, ROWS = "seqlens_k", "total_sequence_length", "logit_rows"
@@ -97,10 +98,10 @@ def _norm(edit: Edit, node: ir.Node) -> None:
         name=str(node.name),
         attributes={"epsilon": node.attributes["epsilon"].as_float()},
     )
-    edit.replace(node.outputs[0], normed)
+    replace_value(node.outputs[0], normed)
     edit.remove(node)
     if add is not None:
-        edit.replace(add.outputs[0], total)
+        replace_value(add.outputs[0], total)
         edit.remove(add)
 
 
@@ -109,7 +110,7 @@ def _rows(edit: Edit) -> None:
     norm = next(node for node in edit.graph if node.name == FINAL_NORM)
     # A norm's scale is a weight: its shape is known.
     hidden, width = norm.inputs[0], int(norm.inputs[1].shape[0])  # type: ignore[union-attr,index,arg-type]  # as said
-    flat = edit.constant("flat_shape", np.array([-1, width], np.int64))
+    flat = constant(edit.graph, "flat_shape", np.array([-1, width], np.int64))
     (packed,) = edit.add(norm, "Reshape", [hidden, flat], ["final_norm/packed"], name="/final_norm/packed", domain="")
     rows = edit.input(ROWS, ["rows"], ir.DataType.INT64)
     made = ["final_norm/wanted"]

@@ -11,11 +11,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
-from ruvcompile.lower.onnxruntime.edit import Edit, integer, made_by
+from ruvcompile.lower.onnxruntime.edit import Edit, integer
 from ruvcompile.lower.onnxruntime.projections import stack
+from ruvcompile.passes.edit import made_by, replace_value
 
-PAIRS = 8
-"""What the number of rotated pairs of channels must be a multiple of."""
+HEAD_MULTIPLE = 16
+"""The kernel wants heads, and what is rotated of them, in multiples of so many channels."""
 
 
 def attend(edit: Edit, node: ir.Node, seqlens: ir.Value, total: ir.Value) -> None:
@@ -34,7 +35,7 @@ def attend(edit: Edit, node: ir.Node, seqlens: ir.Value, total: ir.Value) -> Non
         attributes=_attributes(node, rope),
     )
     for old, new in zip(node.outputs, attended, strict=False):
-        edit.replace(old, new)
+        replace_value(old, new)
     edit.remove(node, *ropes, *projections)
 
 
@@ -56,7 +57,7 @@ def _project(
     parts = edit.split(splits[0], packed, widths, ["query", "key", "value"], name=f"{path}/qkv_split", kind="qkv")
     for source, part in zip(sources, parts, strict=True):
         assert source is not None
-        edit.replace(source, part)
+        replace_value(source, part)
     return [*operands[:2], parts[2]], projections
 
 
@@ -70,11 +71,11 @@ def _split_by_head(value: ir.Value | None) -> ir.Node | None:
 def _tables(rope: ir.Node) -> list[ir.Value | None]:
     cosines = rope.inputs[1]
     assert cosines is not None and cosines.shape is not None
-    pairs = int(cosines.shape[1])  # type: ignore[arg-type]  # a weight's shape is known
-    if pairs % PAIRS:
+    rotated = 2 * int(cosines.shape[1])  # type: ignore[arg-type]  # a weight's shape is known
+    if rotated % HEAD_MULTIPLE:
         raise InputError(
             "rotary-size",
-            f"{2 * pairs} channels of each head are rotated; ONNX Runtime's kernel wants a multiple of {2 * PAIRS}",
+            f"{rotated} channels of each head are rotated; ONNX Runtime's kernel wants a multiple of {HEAD_MULTIPLE}",
             hint="use a model of another head size",
         )
     return [cosines, rope.inputs[2]]

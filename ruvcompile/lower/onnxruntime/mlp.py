@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ruvcompile.lower.onnxruntime.edit import Edit, integer, made_by
+from ruvcompile.lower.onnxruntime.edit import Edit, integer
 from ruvcompile.lower.onnxruntime.projections import stack
+from ruvcompile.passes.edit import made_by, replace_value
 
 
 def gate(edit: Edit, node: ir.Node) -> None:
@@ -31,7 +32,7 @@ def gate(edit: Edit, node: ir.Node) -> None:
         outer[0].replace_input_with(1, other)
     if sigmoid is not None:
         (active,) = edit.add(node, "QuickGelu", [source], ["activated"], name=str(node.name), attributes={"alpha": 1.0})
-        edit.replace(node.outputs[0], active)
+        replace_value(node.outputs[0], active)
     else:
         node.replace_input_with(0, source)
     edit.remove(node, sigmoid, gate, up)

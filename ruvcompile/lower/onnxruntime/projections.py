@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.lower.onnxruntime.edit import Edit, integer, made_by
+from ruvcompile.lower.onnxruntime.edit import Edit, integer
+from ruvcompile.passes.edit import made_by, replace_value
 
 # What follows the input of a ``MatMulNBits``: weights, scales, zero points, an order of rows (never used), bias.
 OPERANDS = ("linear", "scales", "zeros", "order", "bias")
@@ -24,7 +25,7 @@ def bias_inside(edit: Edit, node: ir.Node) -> None:
     attributes = {key: integer(product, key) for key in (*_ALIKE, "N")}
     inputs = [*product.inputs, *missing, bias]
     (whole,) = edit.add(product, "MatMulNBits", inputs, ["biased"], name=str(product.name), attributes=attributes)
-    edit.replace(node.outputs[0], whole)
+    replace_value(node.outputs[0], whole)
     edit.remove(node, product)
 
 
