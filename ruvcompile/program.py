@@ -27,7 +27,7 @@ class Decoder:
     """What a decoder is, beyond its graph. Sizes as in the checkpoint's metadata.
 
     ``context`` is the largest number of positions the model was trained for; ``eos`` are the tokens that
-    end an answer. ``stateful``: the graph is run as it was exported, with its state in plain tensors; it has the
+    end an answer. ``exported``: the graph is run as it was exported, with its state in plain tensors; it has the
     canonical form's names of inputs, outputs and parts, and nothing else of it.
     """
 
@@ -40,7 +40,7 @@ class Decoder:
     vocab: int
     context: int
     eos: tuple[int, ...]
-    stateful: bool = False
+    exported: bool = False
 
 
 @dataclass(frozen=True)

@@ -62,13 +62,13 @@ def write_stage(
     summed = onnxruntime.summed_norms(program.model)
     # The model's name for people is no part of what a stage is: its bytes stay the same under another.
     model = extract(program.model, piece.nodes, inputs=inputs, outputs=outputs, name="stage", types=types)
-    stateful = decoder is not None and decoder.stateful
-    if decoder is None or stateful:
+    exported = decoder is not None and decoder.exported
+    if decoder is None or exported:
         widen(model, program.model)
     wire = [_tensor(value, decoder is not None) for value in model.graph.inputs if value.name in piece.inputs]
     leaving = [_tensor(value, decoder is not None) for value in model.graph.outputs if value.name in piece.outputs]
-    state = _pairs(model.graph, past, present) if stateful else []
-    if decoder is not None and not stateful:
+    state = _pairs(model.graph, past, present) if exported else []
+    if decoder is not None and not exported:
         model = onnxruntime.lower_decoder(model, summed=summed, last=piece.last)
     if decoder is not None:
         leaving = [_by_rows(tensor) if tensor.name == "logits" else tensor for tensor in leaving]
@@ -87,7 +87,7 @@ def write_stage(
         requires={"protocol": str(PROTOCOL), "ruvrun": ruvrun.__version__},
         kv=_key_value(program, len(past) // 2, half=any(pair.dtype == "float16" for pair in state)),
         vocab=decoder.vocab if decoder is not None else 0,
-        exported=stateful,
+        exported=exported,
         state=state,
     )
     (directory / BUNDLE).write_bytes(dump_toml(spec))

@@ -71,7 +71,7 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
     """
     if program.decoder is None or quant == "none" or (quant == "auto" and not _floats(program)):
         return program
-    if program.decoder.stateful:
+    if program.decoder.exported:
         what = f"{program.source.path} is run as it was exported, and such a graph is not quantised"
         raise InputError("quant-as-exported", what, hint="build with --quant none")
     model = program.model.clone()
@@ -92,7 +92,7 @@ def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
 def _floats(program: Program) -> bool:
     """Whether the weights are floats, ours to quantise: not those of a file that was quantised by whoever made it."""
     assert program.decoder is not None
-    return not program.decoder.stateful and all(node.op_type != "MatMulNBits" for node in program.model.graph)
+    return not program.decoder.exported and all(node.op_type != "MatMulNBits" for node in program.model.graph)
 
 
 def quantise_blocks(weight: Float, bits: int) -> Quantised:

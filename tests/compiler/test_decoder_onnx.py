@@ -114,7 +114,7 @@ def test_same_tokens_as_the_whole_export_at_every_cut(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", CANONICAL)
 def test_a_known_pattern_becomes_the_canonical_form(name: str, tmp_path: Path) -> None:
     program = program_of(EXPORTS / name / "model.onnx")
-    assert program.decoder is not None and not program.decoder.stateful
+    assert program.decoder is not None and not program.decoder.exported
     kinds = {node.op_type for node in program.model.graph}
     assert "Attention" in kinds
     assert not kinds & {"GroupQueryAttention", "Softmax", "SkipSimplifiedLayerNormalization", "Where", "Expand"}
@@ -145,7 +145,7 @@ def test_what_lies_beside_the_graph_is_read() -> None:
 @pytest.fixture
 def stateful(tmp_path: Path) -> Any:
     program = program_of(EXPORTS / "optimum-gpt_neox" / "model.onnx")
-    assert program.decoder is not None and program.decoder.stateful
+    assert program.decoder is not None and program.decoder.exported
     ((directory, spec),) = stages(program, (), tmp_path)
     assert [pair.past for pair in spec.state] == ["past_key.0", "past_value.0", "past_key.1", "past_value.1"]
     return lambda: load_decoder(directory, spec, context=64, slots=3, threads=1)
@@ -193,7 +193,7 @@ def test_a_mask_that_is_not_causal_is_noticed_and_the_graph_is_run_as_it_is(tmp_
     nodes["/model/LessOrEqual"].op_type = "GreaterOrEqual"  # now a token sees itself and what comes after
     onnx.save(model, path)
     program = program_of(path)
-    assert program.decoder is not None and program.decoder.stateful
+    assert program.decoder is not None and program.decoder.exported
     with pytest.raises(Unclear, match="neither causal nor a window"):
         canonical(*_before(path), vocab=98, context=128)
 
@@ -243,7 +243,7 @@ def test_a_sliding_window_is_found_in_the_mask(tmp_path: Path) -> None:
                 other.input[index] = "seen"
     onnx.save(model, path)
     program = program_of(path)
-    assert program.decoder is not None and not program.decoder.stateful
+    assert program.decoder is not None and not program.decoder.exported
     windows = [
         node.attributes["left_window_size"].as_int() for node in program.model.graph if node.op_type == "Attention"
     ]
@@ -264,7 +264,7 @@ def test_a_window_that_cuts_its_own_state_short_is_kept_as_a_window(tmp_path: Pa
         node.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
     onnx.save(model, path)
     program = program_of(path)
-    assert program.decoder is not None and not program.decoder.stateful
+    assert program.decoder is not None and not program.decoder.exported
     assert answers(stages(program, (2,), tmp_path)) == wanted
 
 
@@ -286,7 +286,7 @@ def test_rotation_before_the_fused_attention_goes_into_it(tmp_path: Path) -> Non
     onnx.save(model, path)
     wanted = {number: Export(path).greedy(prompt, ANSWER) for number, prompt in enumerate(PROMPTS)}
     program = program_of(path)
-    assert program.decoder is not None and not program.decoder.stateful
+    assert program.decoder is not None and not program.decoder.exported
     rotaries = [node for node in program.model.graph if node.op_type == "RotaryEmbedding"]
     assert len(rotaries) == 4 and not any(node.domain for node in rotaries)
     assert answers(stages(program, (2,), tmp_path)) == wanted
@@ -300,7 +300,7 @@ def test_products_whose_digits_depend_on_company_are_computed_alone(tmp_path: Pa
                 each.i = 0
     onnx.save(model, path)
     program = program_of(path)
-    assert program.decoder is not None and program.decoder.stateful
+    assert program.decoder is not None and program.decoder.exported
     assert "for several rows at once" in program.notes[-1]
     wanted = {number: Export(path).greedy(prompt, ANSWER) for number, prompt in enumerate(PROMPTS)}
     assert answers(stages(program, (2,), tmp_path)) == wanted
@@ -339,7 +339,7 @@ def test_half_floats_are_rounded_where_the_whole_export_rounds_them(tmp_path: Pa
     onnx.save(float16.convert_float_to_float16(model, keep_io_types=False), path)
     wanted = {number: Export(path).greedy(prompt, ANSWER) for number, prompt in enumerate(PROMPTS)}
     program = program_of(path)
-    assert program.decoder is not None and program.decoder.stateful
+    assert program.decoder is not None and program.decoder.exported
     for cut in (2, 3):
         made = stages(program, (cut,), tmp_path)
         assert [spec.state[0].dtype for _, spec in made] == ["float16", "float16"]

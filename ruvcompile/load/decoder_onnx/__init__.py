@@ -82,7 +82,7 @@ def _drawn(program: Program, facts: Facts, ports: Ports, eos: tuple[int, ...]) -
         vocab=facts.vocab,
         context=facts.context,
         eos=eos,
-        stateful=bool(notes),
+        exported=bool(notes),
     )
     return replace(program, model=model, decoder=decoder, notes=program.notes + notes)
 
