@@ -135,6 +135,13 @@ def bits_of(array: Array, dtype: str) -> Array:
     return bits if element.bits >= 8 else unpacked(packed(bits, element), bits.shape, element)
 
 
+def distances(one: Array, other: Array) -> Array:
+    """The absolute differences of two arrays of numbers; 0 where both are NaN or one infinity, NaN where one is NaN."""
+    with np.errstate(invalid="ignore"):
+        apart = np.where(one == other, 0.0, np.abs(one - other))
+    return np.where(np.isnan(one) & np.isnan(other), 0.0, apart)
+
+
 def largest_difference(one: Array, other: Array, dtype: str) -> float:
     """The largest absolute difference of two arrays of one shape; where both are NaN or one infinity there is none.
 
@@ -142,11 +149,7 @@ def largest_difference(one: Array, other: Array, dtype: str) -> float:
     """
     if not is_float(dtype) and not (one != other).any():
         return 0.0
-    left, right = values_of(one, dtype), values_of(other, dtype)
-    with np.errstate(invalid="ignore"):
-        apart = np.where(left == right, 0.0, np.abs(left - right))
-    apart = np.where(np.isnan(left) & np.isnan(right), 0.0, apart)
-    largest = float(apart.max(initial=0.0))
+    largest = float(distances(values_of(one, dtype), values_of(other, dtype)).max(initial=0.0))
     return largest if is_float(dtype) else max(largest, 1.0)  # large integers may differ by less than a float64 tells
 
 

@@ -24,17 +24,14 @@ import onnx_ir as ir
 
 from ruvcompile.passes.infer import Inferred, Type, infer
 from ruvcompile.passes.scope import all_nodes, is_weight, reads
+from ruvrun.elements import ELEMENTS
 
-CARRIED = frozenset(
-    ir.DataType[name]
-    for name in (
-        *("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"),
-        *("FLOAT16", "FLOAT", "DOUBLE", "BFLOAT16"),
-        *("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"),
-        *("FLOAT4E2M1", "INT4", "UINT4", "INT2", "UINT2", "STRING"),
-    )
+_NUMPYS = (
+    *("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"),
+    *("FLOAT16", "FLOAT", "DOUBLE", "STRING"),
 )
-"""The element types that a link can carry."""
+CARRIED = frozenset(ir.DataType[name] for name in _NUMPYS) | {ir.DataType(each.number) for each in ELEMENTS.values()}
+"""The element types that a link can carry: numpy's but complex numbers, and those for which ``elements`` has arrays."""
 
 _SUMS = frozenset({"MatMulInteger", "ConvInteger"})
 _LARGE = 64 * 1024

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from ruvrun.elements import STRING, Array, Value, element_of, is_float, values_of
+from ruvrun.elements import STRING, Array, Value, distances, element_of, is_float, values_of
 
 _ABSOLUTE, _RELATIVE = 1e-5, 1e-4
 
@@ -61,8 +61,8 @@ def _agree(found: Value, wanted: Value, dtype: str) -> tuple[bool, float]:
         apart = (found != wanted).astype(np.float64)
         return not apart.any(), float(apart.max(initial=0.0))
     ours, theirs = values_of(found, dtype), values_of(wanted, dtype)
+    difference = distances(ours, theirs)
     with np.errstate(invalid="ignore"):
-        difference = np.where((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)), 0.0, np.abs(ours - theirs))
         close = (difference == 0) | (difference <= _ABSOLUTE + _RELATIVE * np.abs(theirs))
     # An infinity allows every distance from it.
     close &= np.isfinite(difference)
