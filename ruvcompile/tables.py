@@ -8,7 +8,7 @@ from typing import Any
 from ruvcompile.targets import Target
 from ruvcompile.units import show_bytes
 from ruvrun.bundle import BUNDLES
-from ruvrun.manifest import MANIFEST
+from ruvrun.manifest import MANIFEST, NODES
 
 PLATFORM = "Linux only for now (Windows through WSL2, CPU only)"
 
@@ -65,8 +65,9 @@ def build_text(result: Mapping[str, Any], *, local: bool = True) -> str:
     manifest, memory = result["manifest"], show_bytes(result["peak_rss_bytes"])
     done = f"built {manifest} in {result['seconds']:.1f} s, peak memory {memory}"
     if not local:
-        bundles = manifest.removesuffix(MANIFEST) + BUNDLES
-        then = f"copy each directory of {bundles} to its machine, and there: sudo ./node/install.sh"
+        folder = manifest.removesuffix(MANIFEST)
+        done += f"\naddresses: as in {folder}{NODES}; after a change, copy it into node/ of each bundle"
+        then = f"copy each directory of {folder}{BUNDLES} to its machine, and there: sudo ./node/install.sh"
     elif result.get("predicted_items_per_s") is not None:
         then = f"ruvrun run {manifest} --input in.npz --output out.npz"
     else:

@@ -112,6 +112,7 @@ def test_what_is_next_for_other_machines_is_to_copy_the_bundles(
     assert run(["build", model, "--target", "pi5", "--nodes", "2"]) == 0
     out, _ = capsys.readouterr()
     assert "next: copy each directory of dist/bundles to its machine" in out
+    assert "addresses: as in dist/nodes.toml; after a change, copy it into node/ of each bundle" in out
     assert "ruvrun serve" not in out
 
 
