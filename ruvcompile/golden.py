@@ -18,11 +18,11 @@ from ruvcompile.parts import Parts, run_parts
 from ruvcompile.passes.chance import left_to_chance
 from ruvcompile.program import Decoder
 from ruvcompile.whole import seed_chance
-from ruvrun.archive import write_archive
 from ruvrun.bundle import BUNDLE, Golden, StageSpec
 from ruvrun.elements import STRING, Value, element_of, is_float, values_of
 from ruvrun.executors import Array, load_graph
 from ruvrun.manifest import dump_toml
+from ruvrun.npz import write_npz
 
 FILE = "golden.npz"
 TOKENS = 16
@@ -59,7 +59,7 @@ def add_golden(parts: Parts, samples: Mapping[str, Value], shares: Sequence[floa
             made = run_parts(parts.of(number), inputs, rows=1, threads=1)
             outputs = {tensor.name: made[tensor.name] for tensor in spec.outputs}
         with (directory / FILE).open("wb") as stream:
-            write_archive(stream, _contents(inputs, outputs, random))
+            write_npz(stream, _contents(inputs, outputs, random))
         bound = f"{share * max(_largest(spec, outputs), 1e-6):.3g}"
         golden = Golden(file=FILE, bound=float(bound))
         spec = msgspec.structs.replace(spec, golden=golden, files=[*spec.files, hashed(directory, FILE)])

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ruvrun import client
-from ruvrun.archive import read_archive, write_archive
 from ruvrun.elements import Value, bits_of, carrier, element_of
 from ruvrun.engine import Lost, Request
 from ruvrun.errors import InputError, MachineError, UnreachableError
 from ruvrun.frames import Sampling
 from ruvrun.manifest import Manifest, Tensor
+from ruvrun.npz import read_npz, write_npz
 from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.signature import is_sequence, require_names, require_shape
 from ruvrun.tokenizer import Tokenizer
@@ -127,14 +127,14 @@ def read_inputs(paths: Sequence[Path], manifest: Manifest) -> dict[str, Value]:
 
 
 def read_values(paths: Sequence[Path], names: Collection[str] = ()) -> dict[str, Value]:
-    """The values of one or several ``.npz`` files; ``names`` are those that are expected (``archive``).
+    """The values of one or several ``.npz`` files; ``names`` are those that are expected (``npz``).
 
     Raises:
         InputError: a file is missing or no npz, or a name is given twice.
     """
     found: dict[str, Value] = {}
     for path in paths:
-        for name, value in _read_npz(path, names).items():
+        for name, value in _read_file(path, names).items():
             if name in found:
                 raise InputError("input-twice", f"{name!r} is in more than one file", hint="leave one of them out")
             found[name] = value
@@ -159,7 +159,7 @@ def write_outputs(path: Path, values: Mapping[str, Value]) -> None:
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            write_archive(stream, values)
+            write_npz(stream, values)
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
@@ -184,9 +184,9 @@ def _size(value: Value) -> Any:
     )
 
 
-def _read_npz(path: Path, names: Collection[str]) -> dict[str, Value]:
+def _read_file(path: Path, names: Collection[str]) -> dict[str, Value]:
     try:
-        return read_archive(path, names)
+        return read_npz(path, names)
     except FileNotFoundError:
         raise InputError("file-missing", f"no input at {path}", hint="check the path") from None
     except (OSError, ValueError) as error:

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from ruvcompile.errors import InputError
 from ruvcompile.passes.infer import spelt
 from ruvcompile.samples.conventions import Port
-from ruvrun.archive import read_archive
 from ruvrun.elements import Array, Value, bits_of, carrier
+from ruvrun.npz import read_npz
 
 
 def read_given(path: Path, names: Collection[str]) -> dict[str, Value]:
@@ -22,7 +22,7 @@ def read_given(path: Path, names: Collection[str]) -> dict[str, Value]:
         InputError: the file is missing, unreadable or no archive of arrays.
     """
     try:
-        return read_archive(path, names)
+        return read_npz(path, names)
     except FileNotFoundError:
         raise InputError("file-missing", f"no inputs at {path}", hint="check the path") from None
     except OSError as error:

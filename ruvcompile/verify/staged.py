@@ -28,11 +28,11 @@ from ruvcompile.progress import Progress
 from ruvcompile.verify.loss import sample_tokens, source_loss
 from ruvcompile.verify.tensors import tensors_agree
 from ruvcompile.whole import run_whole
-from ruvrun.archive import read_archive
 from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
 from ruvrun.elements import Value
 from ruvrun.manifest import Program as ProgramEntry
 from ruvrun.manifest import load_manifest
+from ruvrun.npz import read_npz
 from ruvrun.pipeline import Request, Sampling, join_local
 
 # Start and length in the sample text; one of a single token, which is computed in its own mode.
@@ -139,7 +139,7 @@ def _golden_inputs(stages: Sequence[tuple[Path, StageSpec]], program: ProgramEnt
     names = {f"in.{name}": name for name in found}
     for directory, spec in stages:
         assert spec.golden is not None
-        stored = read_archive(directory / spec.golden.file, names)
+        stored = read_npz(directory / spec.golden.file, names)
         found |= {names[key]: value for key, value in stored.items() if key in names}
     return found
 

@@ -11,8 +11,8 @@ from ruvcompile import compile as steps
 from ruvcompile.passes.chance import left_to_chance
 from ruvcompile.progress import Silent
 from ruvcompile.tables import verify_text
-from ruvrun.archive import read_archive
 from ruvrun.manifest import load_manifest
+from ruvrun.npz import read_npz
 from ruvrun.pipeline.loading import load_worker
 from tests.compiler.builds import build, check_whole
 from tests.graphs import make_model, program_of, tensor, weight
@@ -71,7 +71,7 @@ def test_a_graph_that_draws_builds_and_loads_and_is_verified_as_far_as_that_goes
         directory = tmp_path / "dist" / "bundles" / entry.node
         for _ in range(2):  # what is drawn differs, and that is no mismatch
             load_worker(directory, manifest, entry.stage, context=0, streams=0, threads=1)
-        stored = read_archive(directory / str(spec.golden.file), ())
+        stored = read_npz(directory / str(spec.golden.file), ())
         drawn = {name for name in "vnd" if f"out.{name}" in stored}
         assert not drawn
     told = steps.verify(tmp_path / "dist" / "manifest.toml", model, Silent())

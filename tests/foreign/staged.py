@@ -28,11 +28,11 @@ from ruvcompile.progress import Silent
 from ruvcompile.samples import sample
 from ruvcompile.whole import observe
 from ruvrun import frames
-from ruvrun.archive import write_archive
 from ruvrun.bundle import StageSpec, find_bundles
 from ruvrun.elements import ELEMENTS, bits_of
 from ruvrun.executors import load_graph
 from ruvrun.manifest import Tensor, load_manifest
+from ruvrun.npz import write_npz
 from ruvrun.pipeline.loading import load_worker
 from ruvrun.pipeline.worker import Worker
 from tests.foreign.cases import Case, Value
@@ -49,7 +49,7 @@ def build(case: Case, folder: Path, nodes: int = 1) -> Path:
     """Build ``case`` as a user would, with its inputs in a file; the manifest's path."""
     onnx.save(case.model, folder / MODEL)
     with (folder / INPUTS).open("wb") as stream:
-        write_archive(stream, {name: _bits(value) for name, value in case.inputs.items()})
+        write_npz(stream, {name: _bits(value) for name, value in case.inputs.items()})
     flags = {"model": str(folder / MODEL), "output": str(folder / DIST), "inputs": str(folder / INPUTS)}
     steps.build(resolve(flags | {"target": "host", "nodes": str(nodes)}, directory=folder), Silent())
     return folder / DIST / "manifest.toml"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ruvrun.archive import read_archive
 from ruvrun.bundle import State, load_spec
 from ruvrun.costs import load_costs
 from ruvrun.manifest import Address, KeyValue, Tensor, load_manifest, load_nodes
+from ruvrun.npz import read_npz
 
 V1 = Path(__file__).parents[1] / "data" / "formats" / "v1"
 EXPORTED, TEXTS = V1.with_name("v1-exported"), V1.with_name("v1-texts")
@@ -96,7 +96,7 @@ def test_graph_with_texts_and_an_optional() -> None:
     spec = load_spec(TEXTS)
     assert [tensor.dtype for tensor in spec.inputs] == ["optional(float32)", "string"]
     assert spec.golden is not None
-    golden = read_archive(TEXTS / spec.golden.file, ["in.words", "in.bias", "out.y"])
+    golden = read_npz(TEXTS / spec.golden.file, ["in.words", "in.bias", "out.y"])
     assert sorted(golden) == ["in.words", "out.y"]
     assert golden["in.words"].tolist() == ["1"] * 16
     assert golden["out.y"].tolist() == [1.0] * 16

@@ -13,11 +13,11 @@ from typing import cast
 
 import numpy as np
 
-from ruvrun.archive import read_archive
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import STRING, Value, element_of, is_float, largest_difference
 from ruvrun.errors import IntegrityError
 from ruvrun.executors import DecoderExecutor, GraphExecutor, Span
+from ruvrun.npz import read_npz
 
 _IN, _OUT, _LIKE = "in.", "out.", "like."
 
@@ -33,7 +33,7 @@ def check_golden(directory: Path, spec: StageSpec, executor: DecoderExecutor | G
     if spec.golden is None:
         return 0.0
     ports = {f"{kind}{port.name}" for kind in (_IN, _OUT, _LIKE) for port in (*spec.inputs, *spec.outputs)}
-    stored = read_archive(directory / spec.golden.file, ports)
+    stored = read_npz(directory / spec.golden.file, ports)
     inputs: dict[str, Value] = _named(stored, _IN)
     if spec.kind == "decoder":
         decoder = cast(DecoderExecutor, executor)

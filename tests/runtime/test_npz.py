@@ -8,14 +8,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ruvrun.archive import read_archive, write_archive
+from ruvrun.npz import read_npz, write_npz
 
 
 def through(folder: Path, values: dict[str, object], names: tuple[str, ...] = ()) -> dict[str, object]:
     path = folder / "in.npz"
     with path.open("wb") as stream:
-        write_archive(stream, values)
-    return read_archive(path, names)
+        write_npz(stream, values)
+    return read_npz(path, names)
 
 
 def test_what_goes_in_comes_out(tmp_path) -> None:
@@ -47,20 +47,20 @@ def test_a_name_with_brackets_may_be_just_a_name(tmp_path) -> None:
 
 def test_the_order_of_a_sequence_is_its_numbers(tmp_path) -> None:
     np.savez(tmp_path / "in.npz", **{f"x[{number}]": np.array(number) for number in (10, 2, 0, 1, *range(3, 10))})
-    assert [int(each) for each in read_archive(tmp_path / "in.npz", ())["x"]] == list(range(11))
+    assert [int(each) for each in read_npz(tmp_path / "in.npz", ())["x"]] == list(range(11))
 
 
 def test_the_same_values_are_the_same_bytes(tmp_path) -> None:
     for name in ("one", "two"):
         with (tmp_path / name).open("wb") as stream:
-            write_archive(stream, {"x": np.arange(4), "y": [np.zeros(1)]})
+            write_npz(stream, {"x": np.arange(4), "y": [np.zeros(1)]})
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
 def test_what_numpy_writes_of_a_rare_type_keeps_its_bytes(tmp_path) -> None:
     array = np.array([1.5, -2], ml_dtypes.bfloat16)
     np.savez(tmp_path / "in.npz", x=array)
-    assert read_archive(tmp_path / "in.npz", ())["x"].tobytes() == array.tobytes()
+    assert read_npz(tmp_path / "in.npz", ())["x"].tobytes() == array.tobytes()
 
 
 def test_a_map_has_no_place(tmp_path) -> None:
@@ -77,9 +77,9 @@ def test_what_is_no_archive(tmp_path) -> None:
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
     for name in ("one.npy", "text", "gap.npz", "objects.npz", "cut.npz"):
         with pytest.raises(ValueError, match=r"\S"):
-            read_archive(tmp_path / name, ())
+            read_npz(tmp_path / name, ())
     with pytest.raises(FileNotFoundError):
-        read_archive(tmp_path / "none.npz", ())
+        read_npz(tmp_path / "none.npz", ())
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_what_is_no_archive_is_told_in_words_of_ours(tmp_path, content, said) ->
     else:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=said):
-        read_archive(path, ())
+        read_npz(path, ())

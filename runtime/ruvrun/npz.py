@@ -25,7 +25,7 @@ from ruvrun.elements import Array, Value
 _ITEM = re.compile(r"(.*)\[(\d*)\]\Z", re.DOTALL)
 
 
-def write_archive(stream: IO[bytes], values: Mapping[str, Value]) -> None:
+def write_npz(stream: IO[bytes], values: Mapping[str, Value]) -> None:
     """Write ``values`` as an ``.npz`` file; the same values give the same bytes.
 
     Raises:
@@ -38,7 +38,7 @@ def write_archive(stream: IO[bytes], values: Mapping[str, Value]) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def read_archive(path: Path, names: Collection[str]) -> dict[str, Value]:
+def read_npz(path: Path, names: Collection[str]) -> dict[str, Value]:
     """The values in the ``.npz`` file at ``path``.
 
     Args:
