@@ -23,9 +23,9 @@ from ruvcompile.passes.infer import named_dims, spelt
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Plan
 from ruvcompile.program import Program
+from ruvcompile.quantities import show_bytes
 from ruvcompile.render import NodeFacts, mode_of, render_node
 from ruvcompile.targets import Target, load_target
-from ruvcompile.units import show_bytes
 from ruvrun.bundle import BUNDLE, BUNDLES, HEAD, NODE, NODE_NAME, SECRET_KEY, StageSpec, file_sha256
 from ruvrun.costs import COSTS, CostTable, dump_costs
 from ruvrun.manifest import (

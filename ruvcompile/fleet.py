@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ruvcompile.configuration import not_in_this_version, read_configuration, unknown_keys
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
-from ruvcompile.units import parse_rate, parse_size, parse_time
+from ruvcompile.quantities import parse_rate, parse_size, parse_time
 from ruvrun.manifest import LOCAL
 
 HOST = "host"

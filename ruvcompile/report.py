@@ -18,7 +18,7 @@ import jinja2
 import msgspec
 
 from ruvcompile.errors import InputError
-from ruvcompile.units import show_bytes
+from ruvcompile.quantities import show_bytes
 from ruvrun.costs import COSTS, CostTable, load_costs
 from ruvrun.manifest import Manifest, load_manifest
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ruvcompile.quantities import show_bytes
 from ruvcompile.targets import Target
-from ruvcompile.units import show_bytes
 from ruvrun.bundle import BUNDLES
 from ruvrun.manifest import MANIFEST, NODES
 

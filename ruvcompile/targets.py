@@ -19,7 +19,7 @@ from ruvcompile.configuration import read_configuration, unknown_keys
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.fleet import HOST, Fleet, FleetNode
 from ruvcompile.options import Options
-from ruvcompile.units import parse_size
+from ruvcompile.quantities import parse_size
 
 FILE = "target.toml"
 SHARED = "_shared"

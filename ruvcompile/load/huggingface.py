@@ -36,7 +36,7 @@ from ruvcompile.load.directory import directory_name, fingerprint
 from ruvcompile.load.families import FAMILIES
 from ruvcompile.load.shards import open_shards
 from ruvcompile.program import Program, Source
-from ruvcompile.units import show_bytes
+from ruvcompile.quantities import show_bytes
 
 NEEDED = ("torch", "transformers", "onnxscript")
 OPSET = 23

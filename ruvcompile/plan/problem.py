@@ -18,8 +18,8 @@ from ruvcompile.passes.units import Unit
 from ruvcompile.plan.places import held_together, named_cuts
 from ruvcompile.plan.shape import Member
 from ruvcompile.program import Program
+from ruvcompile.quantities import show_bytes
 from ruvcompile.targets import usable_bytes
-from ruvcompile.units import show_bytes
 from ruvrun.costs import CostTable, UnitCost
 from ruvrun.manifest import PACKED, RUNTIME_BYTES, Space
 

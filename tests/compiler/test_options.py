@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ruvcompile.errors import InputError, RuvError, UsageError
 from ruvcompile.fleet import LOOPBACK, NETWORK, FleetNode, Link, load_fleet, make_fleet
 from ruvcompile.options import Options, resolve
-from ruvcompile.units import parse_rate, parse_size, parse_time, show_bytes
+from ruvcompile.quantities import parse_rate, parse_size, parse_time, show_bytes
 
 GIB = 2**30
 
