@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -390,6 +392,42 @@ def test_a_decoder_without_its_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load(str(path))
     assert caught.value.ref == "decoder-config-missing" and "config.json" in caught.value.hint
+
+
+def changed(directory: Path, name: str, file: str, change: Any) -> Path:
+    """An export with something else in its configuration."""
+    place = directory / "export"
+    shutil.copytree(EXPORTS / name, place)
+    content = json.loads((place / file).read_text("utf-8"))
+    change(content)
+    (place / file).write_text(json.dumps(content), "utf-8")
+    return place / "model.onnx"
+
+
+@pytest.mark.parametrize("name", ["optimum-llama", "optimum-gpt_neox"])
+def test_a_limit_that_is_none_does_not_make_tables_of_its_size(name: str, tmp_path: Path) -> None:
+    """Two tables of a thousand million rows would be the end of the machine before they are the end of the build."""
+    path = changed(tmp_path, name, "config.json", lambda config: config.update(max_position_embeddings=10**9))
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text("utf-8").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 30), hard))
+    try:
+        decoder = load(str(path)).decoder
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert decoder is not None
+    assert decoder.context == 1 << 20
+
+
+def test_the_configuration_of_another_model_is_told_as_such(tmp_path: Path) -> None:
+    sizes = {"num_attention_heads": 9, "num_key_value_heads": 1, "head_size": 4}
+    path = changed(
+        tmp_path, "genai-llama-fp32", "genai_config.json", lambda config: config["model"]["decoder"].update(sizes)
+    )
+    with pytest.raises(InputError) as caught:
+        load(str(path))
+    assert caught.value.ref == "decoder-does-not-run"
+    assert "another model" in str(caught.value.hint)
 
 
 def test_an_input_that_nobody_can_fill_makes_it_any_other_graph(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from ruvcompile.passes.canonicalise import canonicalise
 from ruvcompile.passes.state import FILLED, IDS, LOGITS, WANTED, Ports, find_ports
 from ruvcompile.program import Decoder, Program
 
+# Tables hold a row for every position: some configurations say a thousand million, and mean that there is no limit.
+_MOST_POSITIONS = 1 << 20
 _SLOW = "the decoder is run as it was exported, its state copied with every token: correct, and slower than it could be"
 
 
@@ -64,7 +66,15 @@ def _drawn(program: Program, facts: Facts, ports: Ports, eos: tuple[int, ...]) -
     notes: tuple[str, ...] = ()
     model, vocab, context = program.model, facts.vocab, facts.context
     sizes = probes(model, context)
-    seen = watch(model, ports, asked(model), sizes, vocab)
+    try:
+        seen = watch(model, ports, asked(model), sizes, vocab)
+    except InputError as error:
+        raise InputError(
+            "decoder-does-not-run",
+            f"{program.source.path} does not run as the decoder that its configuration tells of",
+            context=error.context,
+            hint="it may be another model's: copy the one that was exported with this file beside it",
+        ) from None
     try:
         model, width = canonical(model, seen, vocab=vocab, context=context)
     except Unclear as why:
@@ -164,7 +174,7 @@ def _complete(facts: Facts, ports: Ports, named_as: str) -> Facts:
             hint="export the model again with its configuration",
         )
     ports.logits.shape = ir.Shape(["batch", "sequence", vocab])
-    return replace(facts, vocab=vocab)
+    return replace(facts, vocab=vocab, context=min(facts.context, _MOST_POSITIONS))
 
 
 __all__ = ["as_decoder"]
