@@ -40,6 +40,7 @@ class Run(msgspec.Struct, frozen=True):
     """What the report shows of the JSON of ``ruvrun bench``: one run, not a sweep."""
 
     stages: list[RunStage]
+    id: str = ""
     verdict: str = ""
     streams: int = 1
     tokens_per_s: float | None = None
@@ -79,11 +80,20 @@ def rewrite(manifest_path: Path, run: Path | None) -> Path:
         measured = _json(
             run, Run, "bench result", "make it with: ruvrun bench MANIFEST --streams N --json > bench.json"
         )
-        if [stage.node for stage in measured.stages] != [placed.node for placed in manifest.pipeline[0].stages]:
-            raise InputError(
-                "run-of-another-build", f"{run} is of other nodes than {manifest_path}", hint="bench this build"
-            )
+        _require_same(run, measured, manifest_path, manifest)
     return write(directory, manifest, figures, load_costs(directory / COSTS), measured)
+
+
+def _require_same(path: Path, run: Run, manifest_path: Path, manifest: Manifest) -> None:
+    """That the run is one of this build: what it computes, on the nodes it has."""
+    graph = manifest.program.kind == "graph"
+    if (run.items_per_s if graph else run.tokens_per_s) is None or run.id not in ("", manifest.id):
+        what = "another model or another build"
+    elif [stage.node for stage in run.stages] != [placed.node for placed in manifest.pipeline[0].stages]:
+        what = "other nodes"
+    else:
+        return
+    raise InputError("run-of-another-build", f"{path} is of {what} than {manifest_path}", hint="bench this build")
 
 
 def _json(path: Path, kind: type[_T], what: str, hint: str) -> _T:

@@ -230,7 +230,8 @@ def stage_figures(manifest: Manifest, counters: Mapping[str, Counters]) -> dict[
             }
         )
     waits = [stage["wait"] for stage in stages if stage["wait"] is not None]
-    return {"stages": stages, "bubble": statistics.fmean(waits) if waits else None, "verdict": verdict(stages)}
+    bubble = statistics.fmean(waits) if waits else None
+    return {"id": manifest.id, "stages": stages, "bubble": bubble, "verdict": verdict(stages)}
 
 
 def verdict(stages: Sequence[Mapping[str, Any]]) -> str:

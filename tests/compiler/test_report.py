@@ -122,6 +122,8 @@ def test_a_run_stands_beside_the_plan(built, run_file) -> None:
         ('{"stages": [{"busy": 1}]}', "json-wrong"),
         ('{"stages": []}', "run-of-another-build"),
         (json.dumps(RUN | {"stages": RUN["stages"][::-1]}), "run-of-another-build"),
+        (json.dumps(RUN | {"id": "0" * 64}), "run-of-another-build"),
+        (json.dumps(RUN | {"tokens_per_s": None, "items_per_s": 5.0}), "run-of-another-build"),
     ],
 )
 def test_what_is_no_run_of_this_build(built, tmp_path, content, ref) -> None:
@@ -132,6 +134,14 @@ def test_what_is_no_run_of_this_build(built, tmp_path, content, ref) -> None:
     assert error.value.ref == ref
     assert error.value.hint
     assert read(built[0]) == before
+
+
+def test_a_run_of_this_build_is_known_by_its_id(built, tmp_path) -> None:
+    output, result = built
+    (tmp_path / "bench.json").write_text(json.dumps(RUN | {"id": result["id"]}))
+    steps.report(output / "manifest.toml", tmp_path / "bench.json")
+    assert RUN["verdict"] in Text(read(output)).text
+    steps.report(output / "manifest.toml", None)
 
 
 def test_missing_files(built, tmp_path) -> None:

@@ -156,6 +156,7 @@ def test_a_graph_is_measured_in_items() -> None:
         assert driver.wait_ready(WAIT)
         found = bench_graph(driver, fake_manifest(["a", "b"], "graph"), {"x": np.array([1])}, Work(3, 1, 5))
         assert found["items"] == 15
+        assert found["id"] == fake_manifest(["a", "b"], "graph").id
         assert found["items_per_s"] > 0
         assert found["latency_ms"]["p50"] > 0
 
