@@ -36,8 +36,9 @@ def status(target: str) -> dict[str, Any]:
     try:
         body = client.health(url)
     except UnreachableError as error:
+        told = f"at {url}" if wanted is None else f"{name}, at {url},"
         raise UnreachableError(
-            error.ref, f"the head {name} does not answer at {url}", context=error.context, hint=error.hint
+            error.ref, f"the head {told} does not answer", context=error.context, hint=error.hint
         ) from None
     if wanted is not None and body.get("id") != wanted:
         raise UnreachableError(
