@@ -11,7 +11,9 @@ one topological order, and notes for every value that must not cross a cut why:
 4. nor is a DynamicQuantizeLinear from the sum of products (MatMulInteger, ConvInteger) that it feeds, and that
    sum from its Cast and its scale: they become one kernel too;
 5. a large matrix that was dequantised and turned (a quantised embedding that both ends share) does not travel with
-   every item. What else is made of weights alone may, where several nodes far apart read it.
+   every item. What else is made of weights alone may, where several nodes far apart read it;
+6. a tensor of a type that numpy lacks does not cross where a stage may be given texts, sequences or optionals: ONNX
+   Runtime gives no such tensor beside those (see ``ruvrun.executors.graph``).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _NUMPYS = (
     *("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"),
     *("FLOAT16", "FLOAT", "DOUBLE", "STRING"),
 )
-CARRIED = frozenset(ir.DataType[name] for name in _NUMPYS) | {ir.DataType(each.number) for each in ELEMENTS.values()}
+_RARE = frozenset(ir.DataType(each.number) for each in ELEMENTS.values())
+CARRIED = frozenset(ir.DataType[name] for name in _NUMPYS) | _RARE
 """The element types that a link can carry: numpy's but complex numbers, and those for which ``elements`` has arrays."""
 
 _SUMS = frozenset({"MatMulInteger", "ConvInteger"})
@@ -73,12 +76,15 @@ def units(model: ir.Model, types: Mapping[str, Type] | None = None) -> tuple[Uni
     relays = tuple(value.name for value in graph.outputs if value.is_graph_input() and value.name)
     found: list[Unit] = []
     nodes, constant = _ordered(graph)
+    plain = not _takes_others(graph, known)
     read_by = [reads(node) for node in nodes]
     read = {value for values in read_by for value in values}
     for number, (node, values) in enumerate(zip(nodes, read_by, strict=True)):
         inputs = [value for value in values if not is_weight(value)]
         outputs = [value for value in node.outputs if value in read or value in finals]
-        refused = {_name(value): why for value in (*inputs, *outputs) if (why := _refusal(value, known, constant))}
+        refused = {
+            _name(value): why for value in (*inputs, *outputs) if (why := _refusal(value, known, constant, plain))
+        }
         found.append(
             Unit(
                 nodes=(node.name or "",),
@@ -112,8 +118,17 @@ def refusals(units: Sequence[Unit]) -> dict[str, str]:
     return {name: why for unit in units for name, why in unit.refused.items()}
 
 
-def _refusal(value: ir.Value, known: Inferred, constant: Collection[ir.Node]) -> str:
-    """Why ``value`` must not cross a cut; empty when it may."""
+def _takes_others(graph: ir.Graph, known: Inferred) -> bool:
+    """Whether a stage may be given what is no tensor of numbers: such an input of the graph, or a text that is read."""
+    if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in graph.inputs):
+        return True
+    texts = {name for name, kind in known.types.items() if kind.dtype == ir.DataType.STRING}
+    read = (value for node in graph for value in node.outputs if value.uses())
+    return bool(texts) and any(_name(value) in texts for value in (*graph.inputs, *read))
+
+
+def _refusal(value: ir.Value, known: Inferred, constant: Collection[ir.Node], plain: bool) -> str:
+    """Why ``value`` must not cross a cut, in a graph of ``plain`` numbers or another; empty when it may."""
     if other := known.others.get(_name(value)):
         return f"is no tensor but of kind {other}"
     kind = known.types.get(_name(value))
@@ -121,6 +136,8 @@ def _refusal(value: ir.Value, known: Inferred, constant: Collection[ir.Node]) ->
         return "is of a type that is not known without running the graph"
     if kind.dtype not in CARRIED:
         return f"is of type {kind.dtype.name.lower()}, which links do not carry"
+    if not plain and kind.dtype in _RARE:
+        return f"is of type {kind.dtype.name.lower()}, which ONNX Runtime does not give beside texts or sequences"
     maker = value.producer()
     if maker is not None and maker in constant and _made_by(maker, {"DequantizeLinear"}) and _bytes(kind) > _LARGE:
         return "is a weight, dequantised, and too large to travel with every item"

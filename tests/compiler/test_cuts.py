@@ -150,6 +150,29 @@ def test_what_no_link_carries_must_not_cross(nodes, outputs, why) -> None:
     assert boundary(units(program.model), 1).reason == why
 
 
+@pytest.mark.parametrize("text", [True, False])
+def test_what_a_back_end_does_not_give_beside_texts_crosses_only_without_them(text: bool) -> None:
+    kind = TensorProto.STRING if text else TensorProto.INT64
+    model = make_model(
+        [
+            helper.make_node("Cast", ["x"], ["f"], name="read", to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["f"], ["b"], name="narrow", to=TensorProto.BFLOAT16),
+            helper.make_node("Cast", ["b"], ["y"], name="widen", to=TensorProto.FLOAT),
+        ],
+        [tensor("x", [2], kind)],
+        [tensor("y", [2])],
+    )
+    program = program_of(model)
+    found = units(program.model)
+    assert [border.legal for border in boundaries(found)] == [True, not text]
+    assert ("beside texts" in boundary(found, 2).reason) is text
+    array = np.array(["1", "2.5"], object) if text else np.array([1, 2])
+    for number, border in enumerate(boundaries(found), 1):
+        if border.legal:
+            whole = run_whole(program.model, {"x": array})
+            assert_equal(run_cut(program.model, found, [number], {"x": array}), whole)
+
+
 def test_a_run_tells_the_type_that_inference_cannot() -> None:
     model = make_model(
         [
