@@ -15,6 +15,7 @@ while [ $# -gt 0 ]; do
         --reference) reference=yes ;;
         --all) selected=(-m "") reference=yes ;;
         --) shift && break ;;
+        -h | --help) sed -n '2,6s/^# *//p' tests/run.sh && exit 0 ;;
         *) echo "error: unknown option $1 (arguments for pytest come after --)" >&2 && exit 2 ;;
     esac
     shift

@@ -20,7 +20,7 @@ TEXT
 
 name=${1:-}
 case $name in
-    '') list; exit 0 ;;
+    '' | -h | --help) list; exit 0 ;;
     build | compile-70b | compile-8b | large-graphs | parity | two-nodes | two-nodes-one) shift ;;
     *)
         { echo "error: no benchmark is called '$name'; there are:"; list; } >&2
