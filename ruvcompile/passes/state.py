@@ -89,6 +89,28 @@ def find_ports(model: ir.Model) -> Ports | None:
     return Ports(inputs[IDS], outputs[LOGITS], pairs, tuple(inputs[name] for name in inputs if name in FILLED))
 
 
+def why_no_decoder(model: ir.Model) -> str | None:
+    """What of a graph with a decoder's state keeps it from being one, as a sentence; None of one that has no state."""
+    inputs = [str(value.name) for value in model.graph.inputs]
+    outputs = [str(value.name) for value in model.graph.outputs]
+    pasts, presents = _by_layer(model.graph.inputs, "past"), _by_layer(model.graph.outputs, "present")
+    if not pasts:
+        return None
+    states = {str(value.name) for value in (*pasts.values(), *presents.values())}
+    foreign = [name for name in inputs if name not in {IDS, *FILLED, *WANTED, *states}]
+    extra = [name for name in outputs if name not in {LOGITS, *states}]
+    if IDS not in inputs or LOGITS not in outputs:
+        return f"it has no input {IDS}" if IDS not in inputs else f"it has no output {LOGITS}"
+    if foreign:
+        return f"nobody knows what goes into its input {foreign[0]}"
+    if extra:
+        return f"its output {extra[0]} is neither {LOGITS} nor state"
+    if odd := sorted(pasts.keys() ^ presents.keys()):
+        layer, half = odd[0]
+        return f"the {half} of layer {layer} goes {'in and does not come out' if odd[0] in pasts else 'out only'}"
+    return "its state is of another layout, or of layers that are not counted 0, 1, 2 ..."
+
+
 def by_position(rows: ir.Value | None) -> bool:
     """Whether ``rows`` of a table are taken by position, not by token; what is added to positions does not matter."""
     while rows is not None and (maker := rows.producer()) is not None and maker.inputs:
@@ -125,4 +147,5 @@ __all__ = [
     "Ports",
     "by_position",
     "find_ports",
+    "why_no_decoder",
 ]

@@ -430,6 +430,32 @@ def test_the_configuration_of_another_model_is_told_as_such(tmp_path: Path) -> N
     assert "another model" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("lost", "extra", "said"),
+    [
+        ("present.1.value", None, "the value of layer 1 goes in and does not come out"),
+        ("past_key_values.0.key", None, "the key of layer 0 goes out only"),
+        ("logits", None, "it has no output logits"),
+        (None, "hidden_states", "its output hidden_states is neither logits nor state"),
+    ],
+)
+def test_what_is_nearly_a_decoder_is_told_why_it_is_none(lost: str, extra: str, said: str, tmp_path: Path) -> None:
+    model = onnx.load(EXPORTS / "optimum-llama" / "model.onnx")
+    for values in (model.graph.input, model.graph.output):
+        kept = [value for value in values if value.name != lost]
+        del values[:]
+        values.extend(kept)
+    if extra is not None:
+        model.graph.node.append(onnx.helper.make_node("Identity", ["logits"], [extra]))
+        model.graph.output.append(onnx.helper.make_tensor_value_info(extra, onnx.TensorProto.FLOAT, None))
+    if lost is not None and lost.startswith("past"):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((1, 2, 0, 16), np.float32), lost))
+    onnx.save(model, tmp_path / "model.onnx")
+    program = load(str(tmp_path / "model.onnx"))
+    assert program.decoder is None
+    assert program.notes == (f"no decoder, though it has state: {said}",)
+
+
 def test_an_input_that_nobody_can_fill_makes_it_any_other_graph(tmp_path: Path) -> None:
     path, model = copied("optimum-llama", tmp_path)
     model.graph.input.append(

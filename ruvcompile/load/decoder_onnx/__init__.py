@@ -25,7 +25,7 @@ from ruvcompile.load.decoder_onnx.shapes import add_sources, asked, settle_shape
 from ruvcompile.load.directory import directory_name
 from ruvcompile.load.directory_tokenizer import read_tokenizer
 from ruvcompile.passes.canonicalise import canonicalise
-from ruvcompile.passes.state import FILLED, IDS, LOGITS, WANTED, Ports, find_ports
+from ruvcompile.passes.state import FILLED, IDS, LOGITS, WANTED, Ports, find_ports, why_no_decoder
 from ruvcompile.program import Decoder, Program
 
 # Tables hold a row for every position: some configurations say a thousand million, and mean that there is no limit.
@@ -44,7 +44,8 @@ def as_decoder(program: Program, path: Path) -> Program:
         InputError: it is a decoder, and something that it needs is missing or does not fit.
     """
     if find_ports(program.model) is None:
-        return program
+        why = why_no_decoder(program.model)
+        return replace(program, notes=(*program.notes, f"no decoder, though it has state: {why}")) if why else program
     program = canonicalise(program)
     model = program.model
     _plain_inputs(model)
