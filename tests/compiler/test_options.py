@@ -104,6 +104,8 @@ def test_shapes(tmp_path: Path, model: str) -> None:
         ({"target": "host", "nodes": "--2"}, "nodes-invalid", 2, "host name"),
         ({"target": "host", "nodes": "\u00b2"}, "nodes-invalid", 2, "host name"),
         ({"target": "host", "stages": 0}, "stages-invalid", 2, "1 or more"),
+        ({"target": "host", "name": "a\nb"}, "name-invalid", 2, "nothing invisible"),
+        ({"target": "host", "name": "x" * 3000}, "name-invalid", 2, "at most 200"),
         ({"target": "host", "context": -1}, "context-invalid", 2, "--context -1"),
         ({"target": "host", "costs": ("none.toml",)}, "file-missing", 3, "none.toml"),
         ({"target": "host", "inputs": "none.npz"}, "file-missing", 3, "none.npz"),
