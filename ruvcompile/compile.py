@@ -30,7 +30,7 @@ from typing import Any
 
 from ruvcompile import report as reporting
 from ruvcompile.emit import Contents, check_disk, write_build
-from ruvcompile.errors import InputError
+from ruvcompile.errors import InputError, UsageError
 from ruvcompile.golden import add_golden
 from ruvcompile.load import load
 from ruvcompile.lower.stage import write_stage
@@ -123,6 +123,9 @@ def _front(options: Options, progress: Progress) -> _Front:
     with progress.step("load"):
         source = run_passes(load(str(options.model)))
         if options.name:
+            if "/" in options.name and source.decoder is None:
+                what = f"--name {options.name!r} has a slash, and a graph's name is a part of its address"
+                raise UsageError("name-invalid", what, hint="as in --name detector")
             source = replace(source, name=options.name)
         program = quantise(source, options.quant)
     for text in source.notes:

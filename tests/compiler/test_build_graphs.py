@@ -17,7 +17,7 @@ from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.progress import Silent
 from ruvcompile.verify import tensors_agree
 from ruvrun.costs import load_costs
-from ruvrun.errors import InputError
+from ruvrun.errors import InputError, UsageError
 from ruvrun.manifest import Tensor, load_manifest
 from ruvrun.pipeline import open_local
 from ruvrun.run import read_inputs
@@ -197,6 +197,14 @@ def test_keys_tell_functions_apart_by_what_is_in_them() -> None:
     assert first != second
     assert keys("Relu") == (first,)
     assert keys("Tanh")[0] != first
+
+
+def test_a_graph_of_a_name_that_no_address_can_have_is_refused(tmp_path) -> None:
+    """A call goes to /v2/models/NAME/infer."""
+    with pytest.raises(UsageError) as error:
+        build(small(tmp_path / "small.onnx"), tmp_path / "dist", name="some/detector")
+    assert error.value.ref == "name-invalid"
+    assert not (tmp_path / "dist").exists()
 
 
 def test_inputs_that_do_not_fit_are_refused(tmp_path) -> None:
