@@ -67,8 +67,10 @@ class Facts:
         decoder, space = self.program.decoder, self.space
         if decoder is None or space is None:
             return 0
-        layers = sum(name.startswith("past_key.") for name in unit.inputs)
-        return layers * 2 * decoder.kv_heads * decoder.head_size * 4 * space.context * space.streams
+        kinds = {str(value.name): value.dtype for value in self.program.model.graph.inputs}
+        pasts = [kinds[name] for name in unit.inputs if name.startswith(("past_key.", "past_value."))]
+        wide = sum(int(kind.itemsize) for kind in pasts if kind is not None)
+        return wide * decoder.kv_heads * decoder.head_size * space.context * space.streams
 
     def loaded_bytes(self, held: Sequence[Unit]) -> int:
         """Peak resident bytes of those weights once a session has loaded and packed them."""

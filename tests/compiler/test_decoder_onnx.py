@@ -20,13 +20,17 @@ from ruvcompile.load import load
 from ruvcompile.load.decoder_onnx.canonical import Unclear, canonical
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
+from ruvcompile.options import resolve
 from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.cuts import boundaries
 from ruvcompile.passes.pieces import pieces, program_units, wire
 from ruvcompile.passes.quantise import quantise
+from ruvcompile.plan import Facts
 from ruvcompile.program import Program
 from ruvrun.bundle import StageSpec
+from ruvrun.costs import CostTable
 from ruvrun.executors import Array, Span, load_decoder
+from ruvrun.manifest import Space
 from ruvrun.pipeline import Request, Sampling, join_local
 
 EXPORTS = Path(__file__).parent.parent / "data" / "onnx_decoders"
@@ -346,6 +350,11 @@ def test_half_floats_are_rounded_where_the_whole_export_rounds_them(tmp_path: Pa
         made = stages(program, (cut,), tmp_path)
         assert [spec.state[0].dtype for _, spec in made] == ["float16", "float16"]
         assert answers(made) == wanted
+    options = resolve({"model": str(path), "output": str(tmp_path / "dist"), "target": "host"}, directory=tmp_path)
+    units, space = program_units(program), Space(context=10, streams=3)
+    facts = Facts(program, units, (), {}, (), space, CostTable(provenance=[], unit=[]), options)
+    held = [spec.kv.bytes_per_token for _, spec in made if spec.kv is not None]
+    assert sum(map(facts.state_bytes, units)) == 10 * 3 * sum(held), "a plan counts what a stage will take"
 
 
 def test_quantising_an_export(tmp_path: Path) -> None:
