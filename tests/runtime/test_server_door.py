@@ -211,8 +211,12 @@ def connected(url: str) -> socket.socket:
 
 
 def ends(connection: socket.socket) -> bool:
-    """Whether the other side ends the connection."""
+    """Whether the other side ends the connection, once what it has sent is read."""
     try:
-        return connection.recv(4096) == b""
+        while connection.recv(4096):
+            pass
     except ConnectionResetError:
         return True
+    except TimeoutError:
+        return False
+    return True
