@@ -20,7 +20,6 @@ A model may be larger than the memory: no step has more of it there than a few l
 from __future__ import annotations
 
 import math
-import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -54,7 +53,7 @@ from ruvcompile.workspace import workspace
 from ruvrun.bundle import BUNDLES
 from ruvrun.costs import CostTable, load_costs, merge
 from ruvrun.executors import Array
-from ruvrun.machine import cores
+from ruvrun.machine import cores, peak_bytes
 from ruvrun.manifest import MANIFEST
 
 
@@ -95,7 +94,7 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
         "loss": loss or None,
         "manifest": str(options.output / MANIFEST),
         "seconds": round(time.monotonic() - start, 2),
-        "peak_rss_bytes": _peak_bytes(),
+        "peak_rss_bytes": peak_bytes(),
     }
 
 
@@ -210,9 +209,3 @@ def _loss(front: _Front, parts: Parts, progress: Progress) -> dict[str, float]:
         f"of {loss['tokens']:.0f} tokens"
     )
     return loss
-
-
-def _peak_bytes() -> int:
-    """The most memory this process has held. ``getrusage`` would count what its parent held when it was started."""
-    (peak,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text("utf-8"), re.MULTILINE)
-    return 1024 * int(peak)

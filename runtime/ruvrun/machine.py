@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,12 @@ from ruvrun.manifest import PACKED, RUNTIME_BYTES, Manifest
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def peak_bytes() -> int:
+    """The most memory this process has held. ``getrusage`` would count what its parent held when it was started."""
+    (peak,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text("utf-8"), re.MULTILINE)
+    return 1024 * int(peak)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ for anything but the next message.
 from __future__ import annotations
 
 import contextlib
-import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from ruvrun.awake import LINGER, Awake
 from ruvrun.bundle import load_spec
 from ruvrun.errors import RuvError
 from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State
+from ruvrun.machine import peak_bytes
 from ruvrun.manifest import LOCAL, Manifest
 from ruvrun.pipeline.health import READY
 from ruvrun.pipeline.links import Address, Links, Lost, Opened, Received, Tensors
@@ -280,7 +280,7 @@ class Stage:
         return None if self._state.state in (READY, "loading") else 1.0
 
     def _count(self, reset: bool) -> Counters:
-        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        rss = peak_bytes()
         if self._worker is None:
             return Counters(self._node, 0.0, 0.0, 0, 0, 0.0, rss)
         meter, sent = self._worker.meter, self._links.sent_bytes
