@@ -11,7 +11,8 @@ machines stand in one file side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,15 @@ class NodeCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ms: float
 
 
+class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One point of a curve: a step of ``rows`` sequences, ``tokens`` tokens each, at ``depth`` tokens of context."""
+
+    ms: float
+    rows: int = 1
+    tokens: int = 1
+    depth: int = 0
+
+
 class UnitCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One unit, measured.
 
@@ -37,9 +47,12 @@ class UnitCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         key: hash of what is computed.
         label: for people: ``layers.*.attn``.
         target, backend, threads: on what.
+        beside: how many such processes worked at the same time on the machine, this one included.
         ms: one step of one row (decoders: one token at ``depth`` tokens of context; graphs: one call).
         ms_per_token: decoders: one token of a prompt chunk of ``chunk`` tokens.
         spread: of the whole measurement, (90th - 10th percentile) / median.
+        curve: what a step of more rows, at other depths, or a chunk of other lengths costs; empty in old tables.
+        weight_bytes, resident_bytes: of its weights, as they are stored and as they lie in memory once packed.
         source: index of the provenance.
     """
 
@@ -54,7 +67,71 @@ class UnitCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     ms_per_token: float = 0.0
     depth: int = 0
     chunk: int = 0
+    beside: int = 1
+    weight_bytes: int = 0
+    resident_bytes: int = 0
+    curve: list[Point] = []
     node: list[NodeCost] = []
+
+    def step_ms(self, rows: int = 1, depth: int | None = None) -> float:
+        """Milliseconds of one step of ``rows`` sequences with one token each, at ``depth`` tokens of context (None: as
+        ``ms`` was measured). Between measured points the curve is straight, and beyond them it goes on as it ended.
+        """
+        points = [point for point in self.curve if point.tokens == 1]
+        if not points:
+            return self.ms
+        by_depth: dict[int, list[tuple[float, float]]] = {}
+        for point in points:
+            by_depth.setdefault(point.depth, []).append((point.rows, point.ms))
+        at = self.depth if depth is None else depth
+        lines = [(float(known), along(sorted(line), rows)) for known, line in by_depth.items()]
+        return along(sorted(lines), at)
+
+    def prompt_ms(self, tokens: int) -> float:
+        """Milliseconds of one chunk of ``tokens`` tokens of a prompt, from its beginning."""
+        points = sorted((point.tokens, point.ms) for point in self.curve if point.tokens > 1 and not point.depth)
+        return along(points, tokens) if points else self.ms_per_token * tokens
+
+
+class Overhead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a step costs beside the back end's work, measured in a real ring of processes on one machine.
+
+    Attributes:
+        kind: ``decoder`` or ``graph``.
+        target, backend, threads, beside: as for ``UnitCost``.
+        stage_ms: a stage's process per step: taking the frame, handing the result on.
+        stage_row_ms: the same per row of the step.
+        head_ms, head_row_ms: the head's process per step, and per row of it.
+        byte_ms: CPU time per byte that is sent or received.
+        hop_ms: from one process to the next on this machine, when nobody works: waking up.
+        runtime_bytes: a stage's process with its back end and no weights.
+    """
+
+    kind: str
+    target: str
+    backend: str
+    threads: int
+    source: int
+    beside: int = 1
+    stage_ms: float = 0.0
+    stage_row_ms: float = 0.0
+    head_ms: float = 0.0
+    head_row_ms: float = 0.0
+    byte_ms: float = 0.0
+    hop_ms: float = 0.0
+    runtime_bytes: int = 0
+    spread: float = 0.0
+
+
+class LinkCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A link as measured from ``sender`` to ``receiver`` (names of nodes or hosts): one way, in ms and bytes/s."""
+
+    sender: str
+    receiver: str
+    latency_ms: float
+    bytes_per_s: float
+    source: int
+    spread: float = 0.0
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +148,8 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     provenance: list[Provenance] = []
     unit: list[UnitCost] = []
+    overhead: list[Overhead] = []
+    link: list[LinkCost] = []
     format: int = FORMAT
 
     def rows(self, keys: Iterable[str], target: str, backend: str, threads: int) -> list[UnitCost | None]:
@@ -78,6 +157,15 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         kind = (target, backend, threads)
         known = {row.key: row for row in self.unit if (row.target, row.backend, row.threads) == kind}
         return [known.get(key) for key in keys]
+
+
+def along(points: Sequence[tuple[float, float]], at: float) -> float:
+    """The line through ``points`` (ascending) at ``at``; beyond its ends it goes on straight, never below 0."""
+    if len(points) == 1:
+        return points[0][1]
+    upper = min(max(1, bisect_left(points, (at,))), len(points) - 1)
+    (x0, y0), (x1, y1) = points[upper - 1], points[upper]
+    return max(0.0, y0 + (y1 - y0) * (at - x0) / (x1 - x0))
 
 
 def load_costs(path: Path) -> CostTable:
