@@ -11,6 +11,7 @@ machines stand in one file side by side.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -123,6 +124,34 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     spread: float = 0.0
 
 
+class StageCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A lowered stage as a whole, measured in its pipeline while the other stages worked.
+
+    Attributes:
+        key: ``stage_key`` of its units' keys, in order.
+        target, backend, threads, beside: as for ``UnitCost``.
+        rows, depth: of the steps, the median of which is ``ms``: the back end's work and the process's own.
+        peak_rss_bytes: the most memory its process held.
+    """
+
+    key: str
+    target: str
+    backend: str
+    threads: int
+    ms: float
+    source: int
+    beside: int = 1
+    rows: int = 1
+    depth: int = 0
+    spread: float = 0.0
+    peak_rss_bytes: int = 0
+
+
+def stage_key(keys: Iterable[str]) -> str:
+    """What a stage of units with these keys computes, as a hash."""
+    return hashlib.sha256(" ".join(keys).encode()).hexdigest()[:32]
+
+
 class LinkCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A link as measured from ``sender`` to ``receiver`` (names of nodes or hosts): one way, in ms and bytes/s."""
 
@@ -149,6 +178,7 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     provenance: list[Provenance] = []
     unit: list[UnitCost] = []
     overhead: list[Overhead] = []
+    stage: list[StageCost] = []
     link: list[LinkCost] = []
     format: int = FORMAT
 
