@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import platform
-import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from ruvrun.bundle import BUNDLE, verify_bundle, verify_head
 from ruvrun.errors import FitError, RuvError
 from ruvrun.executors import LOADERS
 from ruvrun.placement import Endpoint, Placement, place, space
+from ruvrun.transport.reach import Unreached, try_port
 
 PACKAGES = ("ruvrun", "numpy", "pyzmq", "msgspec", "click")
 HEAD_PACKAGES = ("tokenizers", "jinja2", "starlette", "uvicorn")
@@ -61,23 +61,20 @@ def to_json(findings: list[Finding]) -> dict[str, Any]:
 def reach(name: str, where: Endpoint, timeout: float = 3.0) -> Finding:
     """Whether a peer's link port can be reached, and if not, in which of the ways that need different cures."""
     target = f"{where.host}:{where.port}"
-    try:
-        info = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
-    except (OSError, ValueError):  # ValueError: not even the form of a name
-        return _unreached(
-            name, f"{where.host}: name unknown", "correct its address in nodes.toml, or use its IP number"
-        )
-    try:
-        with socket.create_connection((str(info[0][4][0]), where.port), timeout=timeout):
+    match found := try_port(where.host, where.port, timeout):
+        case None:
             return Finding(f"peer {name}", "ok", f"{target} answers")
-    except TimeoutError:
-        return _unreached(name, f"{target}: timed out", "is it on, and does its firewall let this port through?")
-    except ConnectionRefusedError:
-        return _unreached(name, f"{target}: refused", f"start `ruvrun serve` on {name}, or correct its port")
-    except OSError as error:
-        return _unreached(
-            name, f"{target}: no route ({error.strerror})", "check the cable, the network and the address"
-        )
+        case Unreached("name unknown"):
+            hint = "correct its address in nodes.toml, or use its IP number"
+            return _unreached(name, f"{where.host}: name unknown", hint)
+        case Unreached("timed out"):
+            hint = "is it on, and does its firewall let this port through?"
+        case Unreached("refused"):
+            hint = f"start `ruvrun serve` on {name}, or correct its port"
+        case _:
+            hint = "check the cable, the network and the address"
+    detail = f" ({found.detail})" if found.detail else ""
+    return _unreached(name, f"{target}: {found.trouble}{detail}", hint)
 
 
 def _packages(placement: Placement) -> Iterator[Finding]:
