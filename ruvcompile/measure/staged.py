@@ -1,0 +1,95 @@
+"""The stages of a build, measured together: as processes, in their pipeline, with as many in flight as planned.
+
+The plan adds up what parts cost that were measured before there were stages. What a lowered stage takes while the
+others work beside it is the truth the plan is held against (``settle``). It is measured by ``ruvrun bench`` on the
+build itself, a process of its own as it will be for the user, so this works where every stage is a process of this
+machine, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruvrun.elements import Array
+from ruvrun.errors import MachineError
+from ruvrun.npz import write_npz
+
+TOKENS = 48
+"""Decoded by each stream of a decoder; the prompt before them is as long as makes the planned depth their middle."""
+
+CALLS = 24
+"""Of each caller of a graph."""
+
+LONGEST_S = 900
+
+
+@dataclass(frozen=True)
+class Reality:
+    """What a pipeline did: the median step of each stage (ms), its process's peak memory (bytes), and in all.
+
+    ``per_s`` is tokens or items per second with ``streams`` in flight; a peak is None where a node told nothing.
+    """
+
+    stage_ms: tuple[float, ...]
+    peak_bytes: tuple[int | None, ...]
+    per_s: float
+    streams: int
+
+
+class NotMeasuredError(MachineError):
+    """The pipeline cannot run on this machine as it is now: memory, cores or permissions are missing."""
+
+
+def measure_staged(
+    manifest: Path, streams: int, *, depth: int = 0, samples: Mapping[str, Array] | None = None
+) -> Reality:
+    """Run the build at ``manifest``, all stages at once, with ``streams`` sequences or callers.
+
+    Args:
+        manifest: of a build whose nodes are all processes of this machine; its golden checks are run, too.
+        streams: in flight at a time.
+        depth: of a decoder, the tokens of context in the middle of what is measured.
+        samples: inputs of a graph; without them it is a decoder.
+
+    Raises:
+        NotMeasuredError: with what the run said.
+    """
+    arguments = ["--streams", str(streams)]
+    given = manifest.parent / "samples.npz"
+    if samples:
+        with given.open("wb") as file:
+            write_npz(file, samples)
+        arguments += ["--input", str(given), "--max-tokens", str(CALLS)]
+    else:
+        prompt = max(2, depth - TOKENS // 2)
+        arguments += ["--prompt-tokens", str(prompt), "--max-tokens", str(TOKENS)]
+    try:
+        told = _bench(manifest, arguments)
+    finally:
+        given.unlink(missing_ok=True)
+    stages = told["stages"]
+    return Reality(
+        tuple(float(stage["measured_ms"] or 0.0) for stage in stages),
+        tuple(stage["peak_rss_bytes"] for stage in stages),
+        float(told["items_per_s"] if samples else told["tokens_per_s"]),
+        streams,
+    )
+
+
+def _bench(manifest: Path, arguments: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "ruvrun", "bench", str(manifest), "--json", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+        told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (subprocess.TimeoutExpired, IndexError, json.JSONDecodeError) as error:
+        raise NotMeasuredError("staged-not-measured", f"the stages did not run together: {error}", hint="") from None
+    if "error" in told:
+        problem = told["error"]
+        raise NotMeasuredError(problem["ref"], problem["message"], context=problem["context"], hint=problem["hint"])
+    return told
