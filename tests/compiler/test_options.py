@@ -1,4 +1,4 @@
-"""Flags over ruvcompile.toml over defaults; fleets; and every mistake as one clear error."""
+"""Flags over ruvcompile.toml over defaults, and every mistake as one clear error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ruvcompile.errors import InputError, RuvError, UsageError
-from ruvcompile.fleet import LOOPBACK, NETWORK, FleetNode, Link, load_fleet, make_fleet
 from ruvcompile.options import Options, resolve
 from ruvcompile.quantities import parse_rate, parse_size, parse_time, show_bytes
 
@@ -157,113 +156,6 @@ def test_a_value_of_the_wrong_kind_in_the_file_is_told(tmp_path: Path, model: st
         _resolve(tmp_path, model=model, target="host")
     assert caught.value.ref == "configuration-wrong"
     assert line.split(" =")[0] in caught.value.message
-
-
-# Fleets
-
-
-def test_a_count_of_host_nodes_is_processes_here() -> None:
-    fleet = make_fleet("host", "2")
-    assert [(node.name, node.address, node.local) for node in fleet.nodes] == [
-        ("host-0", "local", True),
-        ("host-1", "local", True),
-    ]
-    assert fleet.head == "host-0"
-    assert fleet.link("host-0", "host-1") == LOOPBACK
-
-
-def test_a_count_of_other_nodes_is_machines_to_be_named() -> None:
-    fleet = make_fleet("pi5", "2")
-    assert [(node.name, node.address) for node in fleet.nodes] == [("pi5-0", "pi5-0.local"), ("pi5-1", "pi5-1.local")]
-    assert fleet.link("pi5-0", "pi5-1") == NETWORK
-
-
-def test_host_names_are_machines_even_for_the_host_target() -> None:
-    fleet = make_fleet("host", "one.lan, two.lan")
-    assert [(node.name, node.local) for node in fleet.nodes] == [("one.lan", False), ("two.lan", False)]
-
-
-def test_a_whole_fleet_file(tmp_path: Path) -> None:
-    path = _fleet(
-        tmp_path,
-        """
-        head = "b"
-        [[node]]
-        name = "a"
-        target = "pi5"
-        port = 7171
-        memory = "8GiB"
-        cpus = [0, 1]
-        threads = 2
-        ssh = "pi@a"
-        [[node]]
-        name = "b"
-        target = "host"
-        reserve = "512MiB"
-        [[link]]
-        bandwidth = "100Mbit"
-        latency = "1ms"
-        [[link]]
-        from = "a"
-        to = "b"
-        bandwidth = "2Gbit/s"
-        """,
-    )
-    fleet = load_fleet(path)
-    assert fleet.head == "b"
-    assert fleet.nodes[0] == FleetNode("a", "pi5", "a.local", 7171, 8 * GIB, None, (0, 1), 2, "pi@a")
-    assert fleet.node("b").local
-    assert fleet.node("b").reserve == GIB // 2
-    assert fleet.link("b", "a") == fleet.link("a", "b") == Link(250e6, 0.2e-3)
-    assert fleet.default_link == Link(12.5e6, 1e-3)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "names no node"),
-        ("head = 'x'\n[[node]]\nname='a'\ntarget='host'", "head 'x' is not a node"),
-        ("[[node]]\nname='a'\ntarget='host'\n[[node]]\nname='a'\ntarget='host'", "twice"),
-        ("[[node]]\nname='a'\ntarget='host'\nmemroy='8GiB'", "did you mean 'memory'?"),
-        ("[[node]]\nname='a'\ntarget='host'\nmemory='8 big'", "not a number with a unit"),
-        ("[[node]]\nname='a'\ntarget='host'\nport=99999", "port = 99999"),
-        ("[[node]]\nname='a'\ntarget='host'\nport='x'", "port = 'x'"),
-        ("[[node]]\nname='a'\ntarget='host'\ncpus=[-1]", "cpus"),
-        ("[[node]]\nname='a'\ntarget='host'\nthreads=0", "threads = 0"),
-        ("[[node]]\nname='a b'\ntarget='host'", "needs a name"),
-        ("[[node]]\nname='../a'\ntarget='host'", "needs a name"),
-        ("[[node]]\nname='a'", "names no target"),
-        ("[[node]]\nname='a'\ntarget='host'\n[[link]]\nfrom='a'\nto='c'", "'c' is not a node"),
-        ("[[node]]\nname='a'\ntarget='host'\n[[link]]\nbandwidth='0Gbit'", "more than zero"),
-        ("node = 3", "[[node]]"),
-        ("nodes = [", "not valid TOML"),
-        ("[require]\nzone='lab'\n[[node]]\nname='a'\ntarget='host'", "[require]"),
-        ("[[place]]\nmatch='/x'\non=['a']\n[[node]]\nname='a'\ntarget='host'", "[[place]]"),
-        ("[[node]]\nname='a'\ntarget='host'\nzone='lab'", "zone is not in this version"),
-    ],
-)
-def test_a_wrong_fleet_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(RuvError) as caught:
-        load_fleet(_fleet(tmp_path, text))
-    assert says in str(caught.value)
-    assert caught.value.exit_code in (2, 3)
-    assert caught.value.hint
-
-
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.toml"
-    path.write_text("format = 2\n[[node]]\nname='a'\ntarget='host'\n")
-    with pytest.raises(InputError) as caught:
-        load_fleet(path)
-    assert caught.value.ref == "format-unknown"
-
-
-def test_the_reserve_comes_off() -> None:
-    node = FleetNode("a", "host")
-    assert node.usable(20 * GIB) == 20 * GIB - int(20 * GIB * 0.15)
-    assert node.usable(4 * GIB) == 3 * GIB
-    assert node.usable(GIB // 2) == 0
-    assert FleetNode("a", "host", reserve=0).usable(GIB) == GIB
 
 
 # Units

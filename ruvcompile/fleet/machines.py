@@ -1,0 +1,95 @@
+"""The nouns: a machine, what connects two of them, and all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ruvcompile.fleet.governance import Place, Wanted
+from ruvrun.manifest import LOCAL
+
+HOST = "host"
+PORT = 7070
+GIB = 2**30
+RESERVE_SHARE = 0.15
+RESERVE_LEAST = GIB
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects two nodes: ``bandwidth`` in bytes per second, ``latency`` in seconds, one way."""
+
+    bandwidth: float
+    latency: float
+
+
+NETWORK = Link(bandwidth=125e6, latency=0.2e-3)
+"""Assumed between machines when fleet.toml says nothing: gigabit Ethernet, 0.2 ms."""
+
+LOOPBACK = Link(bandwidth=1e9, latency=0.1e-3)
+"""Assumed between two processes of one machine: an encrypted hand-off over loopback TCP."""
+
+
+@dataclass(frozen=True)
+class FleetNode:
+    """One machine of the fleet, or one process of this machine (``address`` is ``local``).
+
+    ``memory`` is what is installed, in bytes; None means what the target (or this machine) has. ``reserve``
+    is what the machine itself keeps; None means 15 %, at least 1 GiB. ``threads`` None: as many as ``cpus``,
+    or a fair share of the cores. ``zone``, ``trust`` and ``provides`` are facts for placement rules; a node that
+    says nothing of one has none of it.
+    """
+
+    name: str
+    target: str
+    address: str = LOCAL
+    port: int = PORT
+    memory: int | None = None
+    reserve: int | None = None
+    cpus: tuple[int, ...] = ()
+    threads: int | None = None
+    ssh: str = ""
+    zone: str = ""
+    trust: str = ""
+    provides: tuple[str, ...] = ()
+
+    @property
+    def local(self) -> bool:
+        """Whether the node is a process of this machine."""
+        return self.address == LOCAL
+
+    def usable(self, installed: int) -> int:
+        """Bytes a stage may use of ``installed`` bytes, once the reserve is off."""
+        reserve = self.reserve if self.reserve is not None else max(int(installed * RESERVE_SHARE), RESERVE_LEAST)
+        return max(0, installed - reserve)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The machines in the order they were named, who answers HTTP, the links between them, and the rules.
+
+    ``pairs`` holds the links that were given for one pair, by (from, to); ``default_link`` is what was given
+    for all others, None where nothing was. ``path`` is the fleet file, None for a fleet made from flags.
+    ``require`` is asked of every node that is used, ``places`` where parts of the model must be.
+    """
+
+    nodes: tuple[FleetNode, ...]
+    head: str
+    default_link: Link | None = None
+    pairs: Mapping[tuple[str, str], Link] | None = None
+    path: Path | None = None
+    require: Wanted = field(default_factory=Wanted)
+    places: tuple[Place, ...] = ()
+
+    def node(self, name: str) -> FleetNode:
+        """The node called ``name``; it must be there."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def link(self, sender: str, receiver: str) -> Link:
+        """What connects two nodes, in this direction; a link given one way holds both ways."""
+        pairs = self.pairs or {}
+        found = pairs.get((sender, receiver)) or pairs.get((receiver, sender)) or self.default_link
+        if found:
+            return found
+        return LOOPBACK if self.node(sender).local and self.node(receiver).local else NETWORK
