@@ -1,0 +1,32 @@
+"""How a measurement is made: threads, cores, company, time; and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Tell = Callable[[str, int, int], None]
+"""Told of progress: what is being measured, how much of it is done, out of how much."""
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """A ``Tell`` that says nothing."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What holds for a whole measurement.
+
+    Attributes:
+        threads: of the back end.
+        beside: stage processes that work at the same time on this machine, this one included.
+        cpus: cores of this process, then of each companion; empty: wherever the machine puts them.
+        seconds: after so long a measurement whose spread is still too large ends all the same.
+        rough: what the spread of a median may be, relative to it, before a measurement may end.
+    """
+
+    threads: int = 1
+    beside: int = 1
+    cpus: tuple[tuple[int, ...], ...] = field(default=())
+    seconds: float = 4.0
+    rough: float = 0.01
