@@ -163,6 +163,24 @@ class LinkCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     spread: float = 0.0
 
 
+class Rate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a machine can do, measured with a small model of its own: a figure to scale other machines by.
+
+    Attributes:
+        name, unit: ``memory_bandwidth`` in ``B/s``, say; the names are those of a target's figures (``profile.rates``).
+        target, backend, threads: on what.
+    """
+
+    name: str
+    value: float
+    unit: str
+    target: str
+    backend: str
+    threads: int
+    source: int
+    spread: float = 0.0
+
+
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who measured: machine, CPU, software, day."""
 
@@ -180,6 +198,7 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     overhead: list[Overhead] = []
     stage: list[StageCost] = []
     link: list[LinkCost] = []
+    rate: list[Rate] = []
     format: int = FORMAT
 
     def rows(self, keys: Iterable[str], target: str, backend: str, threads: int) -> list[UnitCost | None]:
@@ -187,6 +206,15 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         kind = (target, backend, threads)
         known = {row.key: row for row in self.unit if (row.target, row.backend, row.threads) == kind}
         return [known.get(key) for key in keys]
+
+    def between(self, sender: str, receiver: str) -> LinkCost | None:
+        """The link from one node to another as measured last; None where it was not."""
+        return next((row for row in reversed(self.link) if (row.sender, row.receiver) == (sender, receiver)), None)
+
+    def rates(self, target: str, backend: str, threads: int) -> dict[str, Rate]:
+        """The figures of one kind of machine, by name."""
+        kind = (target, backend, threads)
+        return {row.name: row for row in self.rate if (row.target, row.backend, row.threads) == kind}
 
 
 def along(points: Sequence[tuple[float, float]], at: float) -> float:
