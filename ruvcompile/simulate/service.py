@@ -1,0 +1,272 @@
+"""The simulated service: one head, its pipelines, and what happens to them, in order of time.
+
+An event is a moment at which the head may have something to decide: a request comes, a step is back, a node goes away
+or returns, or the head has finished what it was busy with. What the head hears while it is busy waits; when it is free it
+takes in all of it and then sends what may go, as the real one does. Each step costs it ``head_ms`` before it leaves.
+
+A request goes to the pipeline with the least outstanding work, in tokens, and stays there. **When a node goes away**,
+its pipeline cannot work until every one of its nodes is there. What it held is lost with it, and those requests begin
+again on the pipelines that are left, before others that wait (``retries`` counts them). While no pipeline is there,
+requests wait for one; those for which none ever comes are ``lost``. If the head's node is away, nothing is served.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ruvcompile.forecast import Forecast
+from ruvcompile.simulate.load import Load, draw
+from ruvcompile.simulate.ring import HEAD, Ring, Span
+from ruvcompile.simulate.turns import Calls, Job, Turns
+
+_ASKED, _RETURNED, _FREE, _AWAY, _BACK = range(5)
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A node that is away from ``start_ms`` to ``end_ms``; for good where nothing is said."""
+
+    node: str
+    start_ms: float = 0.0
+    end_ms: float = math.inf
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened.
+
+    ``finished`` and ``lost`` are all requests that were made. ``busy_ms`` is the work of each stage, pipeline by
+    pipeline, and ``head_ms`` the head's, up to ``end_ms``, when the last request ended.
+    ``steps`` counts all that were sent.
+    """
+
+    finished: tuple[Job, ...]
+    lost: tuple[Job, ...]
+    busy_ms: tuple[tuple[float, ...], ...]
+    head_ms: float
+    end_ms: float
+    steps: int
+
+
+class _Pipeline:
+    """A pipeline as the head knows it. ``epoch`` rises with each loss; ``away`` counts its nodes that are not there."""
+
+    __slots__ = ("away", "epoch", "outstanding", "ring", "turns")
+
+    def __init__(self, turns: Turns | Calls, ring: Ring) -> None:
+        self.turns, self.ring = turns, ring
+        self.epoch, self.away, self.outstanding = 0, 0, 0
+
+
+class Service:
+    """All of it. ``run`` once.
+
+    Args:
+        forecast: what is expected of the fleet.
+        load: what is asked.
+        absences: which nodes are away when.
+        until_ms: when to stop, whatever is unfinished then being neither finished nor lost.
+        spans: where to note who works when.
+        times: whether every job notes when each of its tokens came.
+    """
+
+    def __init__(
+        self,
+        forecast: Forecast,
+        load: Load,
+        absences: Sequence[Absence] = (),
+        *,
+        until_ms: float = math.inf,
+        spans: list[Span] | None = None,
+        times: bool = False,
+    ) -> None:
+        self._forecast, self._load, self._until = forecast, load, until_ms
+        self._spans, self._times = spans, times
+        self._draws = draw(load, forecast)
+        self._pipelines = [self._pipeline(number) for number in range(len(forecast.pipelines))]
+        self._beside_head = [
+            pipeline.ring
+            for pipeline, expected in zip(self._pipelines, forecast.pipelines, strict=True)
+            if any(stage.node == forecast.head_node for stage in expected.stages)
+        ]
+        self._events: list[tuple[Any, ...]] = []
+        self._numbered = 0
+        self._heard: deque[tuple[Any, ...]] = deque()
+        self._head_free = 0.0
+        self._head_worked = 0.0
+        self._head_ms: dict[int, float] = {}
+        self._homeless: deque[Job] = deque()
+        self._asked = 0
+        self._steps = 0
+        self._finished: list[Job] = []
+        self._end = 0.0
+        for absence in absences:
+            self._schedule(absence.start_ms, _AWAY, absence.node)
+            if absence.end_ms < math.inf:
+                self._schedule(absence.end_ms, _BACK, absence.node)
+
+    def run(self) -> Outcome:
+        """From the first request to the last."""
+        self._begin()
+        events, heard = self._events, self._heard
+        pop = heapq.heappop
+        while events:
+            event = pop(events)
+            now = event[0]
+            if now > self._until or (len(self._finished) == self._load.requests and not heard):
+                break
+            if event[2] != _FREE:
+                heard.append(event)
+            if now < self._head_free:
+                if len(heard) == 1 and event[2] != _FREE:
+                    self._schedule(self._head_free, _FREE, None)
+                continue
+            while events and events[0][0] <= now:
+                event = pop(events)
+                if event[2] != _FREE:
+                    heard.append(event)
+            self._act(now)
+        lost = [] if self._until < math.inf else self._unfinished()
+        return Outcome(
+            tuple(self._finished),
+            tuple(lost),
+            tuple(tuple(pipeline.ring.busy) for pipeline in self._pipelines),
+            self._head_worked,
+            self._end,
+            self._steps,
+        )
+
+    def _act(self, now: float) -> None:
+        """The head takes in what it has heard, then sends what may go."""
+        heard = self._heard
+        concerned: dict[_Pipeline, None] = {}
+        while heard:
+            _, _, kind, what = heard.popleft()
+            if kind == _RETURNED:
+                pipeline, epoch, jobs, decode = what
+                if epoch == pipeline.epoch:
+                    self._returned(now, pipeline, jobs, decode)
+                    concerned[pipeline] = None
+            elif kind == _ASKED:
+                self._dispatch(what, concerned)
+                if self._load.rate:
+                    self._ask(now, what.user)
+            else:
+                self._changed(now, what, kind == _AWAY, concerned)
+        at = now
+        for pipeline in concerned:
+            step = pipeline.turns.next
+            while (sent := step()) is not None:
+                jobs, count, decode = sent
+                rows = len(jobs) if decode else 1
+                takes = self._head_ms.get(rows)
+                if takes is None:
+                    takes = self._head_ms[rows] = self._forecast.head_ms(rows)
+                if takes:
+                    self._work(at, takes, rows)
+                    at += takes
+                back = pipeline.ring.send(at, count, decode)
+                self._steps += 1
+                self._numbered += 1
+                heapq.heappush(
+                    self._events, (back, self._numbered, _RETURNED, (pipeline, pipeline.epoch, jobs, decode))
+                )
+        self._head_free = at
+
+    def _work(self, at: float, takes: float, rows: int) -> None:
+        self._head_worked += takes
+        for ring in self._beside_head:
+            ring.head_works(at, takes)
+        if self._spans is not None:
+            self._spans.append(Span(HEAD, HEAD, self._forecast.head_node, at, at + takes, "head", rows))
+
+    def _returned(self, now: float, pipeline: _Pipeline, jobs: list[Job], decode: bool) -> None:
+        if self._times:
+            for job in jobs:
+                job.times.append(now)
+        for job in pipeline.turns.returned(jobs, decode, now):
+            pipeline.outstanding -= job.prompt + job.answer
+            self._finished.append(job)
+            self._end = now
+            if self._load.users:
+                self._ask(now, job.user)
+
+    def _dispatch(self, job: Job, concerned: dict[_Pipeline, None]) -> None:
+        """To the pipeline with the least outstanding work; of several, the first."""
+        best = None
+        for pipeline in self._pipelines:
+            if not pipeline.away and (best is None or pipeline.outstanding < best.outstanding):
+                best = pipeline
+                if not best.outstanding:
+                    break
+        if best is None:
+            self._homeless.append(job)
+            return
+        best.outstanding += job.prompt + job.answer
+        best.turns.add(job)
+        concerned[best] = None
+
+    def _changed(self, now: float, node: str, away: bool, concerned: dict[_Pipeline, None]) -> None:
+        """A node went away or came back."""
+        homeless: list[Job] = []
+        for pipeline, expected in zip(self._pipelines, self._forecast.pipelines, strict=True):
+            if node not in (self._forecast.head_node, *(stage.node for stage in expected.stages)):
+                continue
+            pipeline.away += 1 if away else -1
+            pipeline.ring.clear(now)
+            if away and pipeline.away == 1:
+                pipeline.epoch += 1
+                pipeline.outstanding = 0
+                concerned.pop(pipeline, None)
+                homeless += pipeline.turns.clear()
+        for job in homeless:
+            job.begin()
+            job.retries += 1
+            job.times.clear()
+        again = [*sorted(homeless, key=lambda job: job.number), *self._homeless]
+        self._homeless.clear()
+        for job in again:
+            self._dispatch(job, concerned)
+
+    def _begin(self) -> None:
+        """The first request of each user, or of a rate: each schedules the next one."""
+        for user in range(max(1, self._load.users)):
+            self._ask(0.0, user)
+
+    def _ask(self, now: float, user: int) -> None:
+        """Schedule the next request of a user or a rate, while any are left to be made."""
+        number = self._asked
+        if number == self._load.requests:
+            return
+        self._asked += 1
+        at = now + self._draws.pauses[number] if self._load.users else self._draws.arrivals[number]
+        job = Job(number, at, self._draws.prompts[number], self._draws.answers[number], user)
+        self._schedule(at, _ASKED, job)
+
+    def _schedule(self, at: float, kind: int, what: object) -> None:
+        self._numbered += 1
+        heapq.heappush(self._events, (at, self._numbered, kind, what))
+
+    def _unfinished(self) -> list[Job]:
+        """What still waits when nothing can happen any more."""
+        left = [*self._homeless]
+        for pipeline in self._pipelines:
+            left += pipeline.turns.clear()
+        return left
+
+    def _pipeline(self, number: int) -> _Pipeline:
+        forecast = self._forecast
+        expected = forecast.pipelines[number]
+        stages = len(expected.stages)
+        turns = Turns(stages, forecast.streams, forecast.chunk) if forecast.decoder else Calls(stages)
+        return _Pipeline(turns, Ring(expected, number, forecast.head_node, forecast.decoder, self._spans))
+
+
+def simulate(forecast: Forecast, load: Load, absences: Sequence[Absence] = ()) -> Outcome:
+    """What becomes of ``load`` on the fleet of ``forecast`` while the nodes of ``absences`` are away."""
+    return Service(forecast, load, absences).run()

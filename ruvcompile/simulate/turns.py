@@ -1,0 +1,223 @@
+"""Which sequences form the next step: the rules of the runtime's engine, for one simulated pipeline.
+
+They are the runtime's own (``ruvrun.engine``): groups of ``ceil(D / S)`` of the D decoding sequences, neighbours by
+slot; no more decode steps in the ring than groups; whole groups before parts of one, then the one that has waited
+longest; prompts in chunks, the oldest request first, with a decode step between two chunks while anybody decodes; and a
+window of twice as many steps as stages. The engine itself handles tokens, messages and numbers that a simulation has no
+use for, and takes four times as long about it; that both choose the same steps at the same times is tested.
+"""
+
+from __future__ import annotations
+
+import heapq
+import operator
+from bisect import insort
+from collections import deque
+
+
+class Job:
+    """A request on its way: ``prompt_left`` tokens not sent yet, ``left`` tokens of the answer not returned yet.
+
+    ``since`` is when it last became ready, in results of its pipeline; ``due`` is set while a token is awaited. Times
+    are in ms; None where it has not come to that.
+    """
+
+    __slots__ = (
+        "answer",
+        "arrived",
+        "decoding",
+        "done",
+        "due",
+        "first",
+        "left",
+        "number",
+        "prompt",
+        "prompt_left",
+        "retries",
+        "since",
+        "slot",
+        "times",
+        "user",
+    )
+
+    def __init__(self, number: int, arrived: float, prompt: int, answer: int, user: int = -1) -> None:
+        self.number = number
+        self.arrived = arrived
+        self.prompt = prompt
+        self.answer = answer
+        self.user = user
+        self.retries = 0
+        self.done: float | None = None
+        self.times: list[float] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """From the beginning: new, or lost with a node."""
+        self.slot = -1
+        self.prompt_left = self.prompt
+        self.left = self.answer
+        self.due = False
+        self.decoding = False
+        self.since = 0
+        self.first: float | None = None
+
+
+Step = tuple[list[Job], int, bool]
+"""The sequences it brings a token for; how many tokens it carries; whether it decodes."""
+
+_SLOT = operator.attrgetter("slot")
+
+
+class Turns:
+    """The head's view of one pipeline of ``stages`` stages with ``streams`` slots; prompts go in ``chunk`` tokens."""
+
+    def __init__(self, stages: int, streams: int, chunk: int) -> None:
+        self._stages = stages
+        self._window = 2 * stages
+        self._streams = streams
+        self._chunk = chunk
+        self.waiting: deque[Job] = deque()
+        self.clear()
+
+    def clear(self) -> list[Job]:
+        """Nothing runs any more: what ran and waited, the oldest first."""
+        gone = sorted([*getattr(self, "_running", ()), *self.waiting], key=lambda job: job.number)
+        self.waiting.clear()
+        self._free = list(range(self._streams))
+        self._running: set[Job] = set()
+        self._prompts: deque[Job] = deque()
+        self._decoding: list[Job] = []
+        self._groups: list[list[Job]] = []
+        self._stale = False
+        self._after_chunk = False
+        self._in_ring = 0
+        self._decode_steps = 0
+        self._results = 0
+        return gone
+
+    def add(self, job: Job) -> None:
+        """Take a request: into the lowest free slot, or behind those that wait for one."""
+        self.waiting.append(job)
+        self._admit()
+
+    def next(self) -> Step | None:
+        """The next step to send, None where none may go now; it counts as sent."""
+        if self._in_ring >= self._window:
+            return None
+        if self._decoding:
+            if self._stale:
+                self._regroup()
+            if self._decode_steps < len(self._groups) and (chosen := self._group()):
+                for job in chosen:
+                    job.due = True
+                self._after_chunk = False
+                self._in_ring += 1
+                self._decode_steps += 1
+                return chosen, len(chosen), True
+            if self._after_chunk:
+                return None
+        if not self._prompts:
+            return None
+        self._after_chunk = True
+        self._in_ring += 1
+        job = self._prompts[0]
+        left = job.prompt_left
+        if left > self._chunk + 1:  # a rest of one token joins the chunk before it
+            job.prompt_left = left - self._chunk
+            return [], self._chunk, False
+        self._prompts.popleft()
+        job.prompt_left = 0
+        job.due = True
+        return [job], left, False
+
+    def returned(self, jobs: list[Job], decode: bool, now: float, /) -> list[Job]:
+        """The oldest step in the ring is back with a token for each of ``jobs``; those that are done with it."""
+        self._in_ring -= 1
+        if decode:
+            self._decode_steps -= 1
+        self._results += 1
+        done = []
+        for job in jobs:
+            job.due = False
+            job.since = self._results
+            job.left -= 1
+            if not job.decoding:
+                job.decoding = True
+                job.first = now
+                insort(self._decoding, job, key=_SLOT)
+                self._stale = True
+            if not job.left:
+                job.done = now
+                done.append(job)
+        for job in done:
+            self._running.remove(job)
+            self._decoding.remove(job)
+            self._stale = True
+            heapq.heappush(self._free, job.slot)
+        if done:
+            self._admit()
+        return done
+
+    def _group(self) -> list[Job]:
+        """The ready members of the group whose turn it is; empty where nobody is ready."""
+        chosen: list[Job] = []
+        whole, oldest = False, 0
+        for members in self._groups:
+            ready = [job for job in members if not job.due]
+            if not ready:
+                continue
+            complete = len(ready) == len(members)
+            if chosen and whole and not complete:
+                continue
+            since = min([job.since for job in ready])
+            if not chosen or complete > whole or since < oldest:
+                chosen, whole, oldest = ready, complete, since
+        return chosen
+
+    def _regroup(self) -> None:
+        size = -(-len(self._decoding) // self._stages)
+        self._groups = [self._decoding[start : start + size] for start in range(0, len(self._decoding), size)]
+        self._stale = False
+
+    def _admit(self) -> None:
+        while self.waiting and self._free:
+            job = self.waiting.popleft()
+            job.slot = heapq.heappop(self._free)
+            self._running.add(job)
+            self._prompts.append(job)
+
+
+class Calls:
+    """The same for a graph, whose calls keep no state: as many as the window allows are in the ring."""
+
+    def __init__(self, stages: int) -> None:
+        self._window = 2 * stages
+        self._flying: dict[Job, None] = {}
+        self.waiting: deque[Job] = deque()
+
+    def clear(self) -> list[Job]:
+        """Nothing runs any more: what ran and waited, the oldest first."""
+        gone = [*self._flying, *self.waiting]
+        self._flying.clear()
+        self.waiting.clear()
+        return gone
+
+    def add(self, job: Job) -> None:
+        """Take a call."""
+        self.waiting.append(job)
+
+    def next(self) -> Step | None:
+        """The next call to send, None where none may go now; it counts as sent."""
+        if not self.waiting or len(self._flying) >= self._window:
+            return None
+        job = self.waiting.popleft()
+        self._flying[job] = None
+        return [job], 1, True
+
+    def returned(self, jobs: list[Job], _decode: bool, now: float, /) -> list[Job]:
+        """A call is back."""
+        for job in jobs:
+            job.left = 0
+            job.first = job.done = now
+            del self._flying[job]
+        return jobs
