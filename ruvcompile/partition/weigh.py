@@ -1,0 +1,77 @@
+"""What a given partition costs, whether or not it fits, and what speaks against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ruvcompile.partition.task import Partition, Stage, Task
+
+
+def evaluate(task: Task, stages: Sequence[Stage]) -> Partition:
+    """Times and bytes of given stages; they may not fit, or break a rule: ask ``objections``. The bound is 0."""
+    count, done = len(task.item_bytes), set[int]()
+    crossing = [_crossing(task, done)]
+    stage_ms, stage_bytes = [], []
+    for stage in stages:
+        held = set(stage.items)
+        assert held and not held & done, "a stage has items, and no other stage has them"
+        done |= held
+        crossing.append(_crossing(task, done))
+        kind = task.kinds[stage.kind]
+        moved = kind.byte_ms * (crossing[-2] + crossing[-1])
+        stage_ms.append(kind.stage_ms + sum(kind.item_ms[item] for item in stage.items) + moved)
+        stage_bytes.append(stage_memory(task, held))
+    assert len(done) == count, "every item is in a stage"
+    hops = [task.hop(here.kind, there.kind) for here, there in zip(stages, stages[1:], strict=False)]
+    link_ms = [size * hop.ms_per_byte for size, hop in zip(crossing[1:], hops, strict=False)]
+    latency = sum(stage_ms) + sum(hop.ms for hop in hops) + sum(link_ms)
+    latency += task.ends_ms(stages[0].kind, stages[-1].kind)
+    value = latency if task.objective == "latency" else max(*stage_ms, *link_ms, 0.0)
+    return Partition(
+        tuple(stages), tuple(stage_ms), tuple(stage_bytes), tuple(crossing), tuple(link_ms), latency, value
+    ).proven(0.0, exact=False)
+
+
+def stage_memory(task: Task, items: set[int]) -> int:
+    """Bytes that a stage of these items needs."""
+    shared = sum(each.size for each in task.shared if not items.isdisjoint(each.readers))
+    return task.runtime_bytes + sum(task.item_bytes[item] for item in items) + shared
+
+
+def objections(task: Task, stages: Sequence[Stage]) -> list[str]:
+    """Why these stages may not be; empty when they may. Memory is one reason among them.
+
+    ``order``: something is read before it is made; ``crosses``: a value crosses a cut that may not; ``barred``: an
+    item is on a kind that may not hold it; ``kinds``: a value is touched by a kind that may not; ``memory``;
+    ``count``: more nodes of a kind than there are.
+    """
+    found = set()
+    last, where = len(stages), {item: number for number, stage in enumerate(stages) for item in stage.items}
+    where |= {-1: 0, len(task.item_bytes): last - 1}
+    for value in task.values:
+        if not value.readers and value.maker < 0:
+            continue
+        start, reads = where[value.maker], [where[reader] for reader in value.readers]
+        stop = max(reads, default=start)
+        if any(at < start for at in reads):
+            found.add("order")
+        if stop > start and not value.crosses:
+            found.add("crosses")
+        if value.kinds is not None and any(stage.kind not in value.kinds for stage in stages[start : stop + 1]):
+            found.add("kinds")
+    for stage in stages:
+        kind = task.kinds[stage.kind]
+        if not kind.barred.isdisjoint(stage.items):
+            found.add("barred")
+        if stage_memory(task, set(stage.items)) > kind.memory:
+            found.add("memory")
+    for number, kind in enumerate(task.kinds):
+        if sum(stage.kind == number for stage in stages) > kind.count:
+            found.add("count")
+    return sorted(found)
+
+
+def _crossing(task: Task, done: set[int]) -> int:
+    """Bytes of the values made before a cut and read behind it."""
+    made = (value for value in task.values if value.maker < 0 or value.maker in done)
+    return sum(value.size for value in made if not done.issuperset(value.readers))
