@@ -32,6 +32,7 @@ from ruvcompile.emit import Contents, check_disk, write_build
 from ruvcompile.errors import InputError, UsageError
 from ruvcompile.golden import add_golden
 from ruvcompile.load import load
+from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.fleet import measure_fleet
@@ -177,7 +178,14 @@ def _lower(front: _Front, plan: Plan, work: Path, store: WeightStore, progress: 
             directory = work / BUNDLES / member.node.name
             target = member.target
             spec = write_stage(
-                front.program, piece, directory, store, backend=target.backend, target=target.name, types=front.types
+                front.program,
+                piece,
+                directory,
+                store,
+                backend=target.backend,
+                target=target.name,
+                types=front.types,
+                keyed=Keyed(front.units, front.keys),
             )
             made.append((directory, spec))
             bar.advance()

@@ -16,6 +16,7 @@ import onnx_ir as ir
 import ruvrun
 from ruvcompile.lower import onnxruntime
 from ruvcompile.lower.halves import widen
+from ruvcompile.lower.sheet import Keyed, sheet_of
 from ruvcompile.lower.weights import DIRECTORY, INLINE_BYTES, Slice, WeightStore, size_of
 from ruvcompile.passes.extract import extract
 from ruvcompile.passes.infer import Type, spelt
@@ -26,6 +27,7 @@ from ruvcompile.program import Piece, Program
 from ruvrun.bundle import BUNDLE, File, StageSpec, State, file_sha256
 from ruvrun.machine import cores
 from ruvrun.manifest import PROTOCOL, KeyValue, Tensor, dump_toml
+from ruvrun.profile.sheet import UNITS
 
 # A tensor of a graph that is larger than this gets a weight file of its own.
 OWN_FILE_BYTES = 256 * 1024
@@ -44,10 +46,12 @@ def write_stage(
     target: str,
     types: Mapping[str, Type] | None = None,
     passing: bool = False,
+    keyed: Keyed | None = None,
 ) -> StageSpec:
     """Lower ``piece`` and write its graph, weights and ``bundle.toml`` into ``directory``.
 
     Args:
+        keyed: the program's units, so that the stage can be measured wherever it lies (``units.toml``).
         passing: the stage is for ourselves and soon gone (``WeightStore.place``).
 
     Returns:
@@ -72,7 +76,10 @@ def write_stage(
         model = onnxruntime.lower_decoder(model, summed=summed, last=piece.last)
     if decoder is not None:
         leaving = [_by_rows(tensor) if tensor.name == "logits" else tensor for tensor in leaving]
+    if keyed is not None:
+        (directory / UNITS).write_bytes(dump_toml(sheet_of(program, model, keyed)))
     files = _write(model, directory, store, _decoder_groups if decoder is not None else _graph_groups, passing)
+    files += [hashed(directory, UNITS)] if keyed is not None else []
     spec = StageSpec(
         kind="decoder" if decoder is not None else "graph",
         backend=backend,

@@ -45,7 +45,7 @@ class SheetUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
         key: hash of what it computes; units of equal key are one row of the cost table.
         label: for people: ``layers.*.attn``.
         nodes: names of its nodes in the stage's graph.
-        weight_bytes: of the weights it reads, as they are stored.
+        weight_bytes: of the weights that it alone reads, as they are stored.
     """
 
     key: str

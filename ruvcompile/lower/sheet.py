@@ -1,0 +1,69 @@
+"""The sheet of a stage: which nodes of its lowered graph belong to which unit of the program.
+
+Lowering merges, renames and adds nodes. One that still has its name belongs to its unit; in the canonical form of a
+decoder, where every name begins with that of its part, one that is called like the nodes of a unit belongs to it, too.
+Any other was put between two that are known (a cast at a cut), and belongs to the one before it, or else to the one
+behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ruvcompile.lower.weights import size_of
+from ruvcompile.passes.pieces import label, unit_of
+from ruvcompile.passes.units import Unit
+from ruvcompile.program import Program
+from ruvrun.profile.sheet import Sheet, SheetUnit
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """The units of a program with their keys (``unit_keys``), in the same order."""
+
+    units: Sequence[Unit]
+    keys: Sequence[str]
+
+
+def sheet_of(program: Program, lowered: ir.Model, keyed: Keyed) -> Sheet:
+    """The units that ``lowered``, a stage of ``program``, has nodes of, in order."""
+    owner = {name: number for number, unit in enumerate(keyed.units) for name in unit.nodes}
+    parts: dict[str, int] = {}
+    if program.decoder is not None:
+        parts = {unit_of(name): number for name, number in owner.items()}
+    readers = Counter(name for unit in keyed.units for name in set(unit.weights))
+    members: dict[int, list[str]] = {}
+    for node in lowered.graph:
+        number = _unit(node, owner, parts)
+        if number is not None:
+            members.setdefault(number, []).append(str(node.name))
+    values = program.model.graph.initializers
+    return Sheet(
+        unit=[
+            SheetUnit(
+                key=keyed.keys[number],
+                label=label(keyed.units[number]),
+                nodes=members[number],
+                weight_bytes=sum(
+                    size_of(values[name]) for name in set(keyed.units[number].weights) if readers[name] == 1
+                ),
+            )
+            for number in sorted(members)
+        ]
+    )
+
+
+def _unit(node: ir.Node, owner: Mapping[str, int], parts: Mapping[str, int]) -> int | None:
+    name = str(node.name)
+    if name in owner:
+        return owner[name]
+    if parts:
+        return parts.get(unit_of(name))
+    makers = [value.producer() for value in node.inputs if value is not None]
+    readers = [use.node for value in node.outputs for use in value.uses()]
+    near = [each for each in (*makers, *readers) if each is not None]
+    return next((owner[str(each.name)] for each in near if str(each.name) in owner), None)
