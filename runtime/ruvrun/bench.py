@@ -211,24 +211,26 @@ def figures(timelines: Sequence[Timeline], *, steady: bool) -> dict[str, Any]:
 
 
 def stage_figures(manifest: Manifest, counters: Mapping[str, Counters]) -> dict[str, Any]:
-    """What every stage did, the idle share of the pipeline, and a sentence that names the slow stage."""
+    """What every stage of every pipeline did, the idle share of all, and a sentence that names the slow stage."""
     stages: list[dict[str, Any]] = []
-    for placed in manifest.pipeline[0].stages:
-        known = counters.get(placed.node)
-        planned = manifest.plan.stage_ms
-        total = known.busy + known.wait if known else 0.0
-        stages.append(
-            {
-                "node": placed.node,
-                "busy": known.busy / total if known and total else None,
-                "wait": known.wait / total if known and total else None,
-                "predicted_ms": planned[placed.stage] if placed.stage < len(planned) else None,
-                "measured_ms": known.step_ms if known else None,
-                "wire_bytes": known.wire_bytes if known else None,
-                "peak_rss_bytes": known.peak_rss_bytes if known else None,
-                "throttled": None,
-            }
-        )
+    planned = manifest.plan.stage_ms
+    for number, pipeline in enumerate(manifest.pipeline):
+        for placed in pipeline.stages:
+            known = counters.get(placed.node)
+            total = known.busy + known.wait if known else 0.0
+            stages.append(
+                {
+                    "pipeline": number,
+                    "node": placed.node,
+                    "busy": known.busy / total if known and total else None,
+                    "wait": known.wait / total if known and total else None,
+                    "predicted_ms": planned[placed.stage] if placed.stage < len(planned) else None,
+                    "measured_ms": known.step_ms if known else None,
+                    "wire_bytes": known.wire_bytes if known else None,
+                    "peak_rss_bytes": known.peak_rss_bytes if known else None,
+                    "throttled": None,
+                }
+            )
     waits = [stage["wait"] for stage in stages if stage["wait"] is not None]
     bubble = statistics.fmean(waits) if waits else None
     return {"id": manifest.id, "stages": stages, "bubble": bubble, "verdict": verdict(stages)}
@@ -242,7 +244,11 @@ def verdict(stages: Sequence[Mapping[str, Any]]) -> str:
     busy, number = max(measured)
     stage = stages[number]
     beside = f" against {stage['predicted_ms']:.2f} ms predicted" if stage["predicted_ms"] else ""
-    name = f"stage {number} on {stage['node']}"
+    pipelines = [each.get("pipeline", 0) for each in stages]
+    own = pipelines[number]
+    name = f"stage {number - pipelines.index(own)} on {stage['node']}"
+    if len(set(pipelines)) > 1:
+        name = f"{name} (pipeline {own})"
     what = f"{stage['measured_ms']:.2f} ms a step{beside}, busy {busy:.0%} of the time"
     if len(stages) == 1:
         return f"one stage: {name}, {what}"

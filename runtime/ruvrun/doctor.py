@@ -166,9 +166,12 @@ def _ports(placement: Placement) -> Iterator[Finding]:
 
 
 def _peers(placement: Placement) -> Iterator[Finding]:
+    """Who must be reached from here: the head reaches every stage, a stage those of its own pipeline."""
     here = set(placement.bundles)
+    ours = {place[0] for name in here if (place := placement.manifest.place_of(name))}
     for name, where in placement.endpoints.nodes.items():
-        if name not in here and placement.manifest.place_of(name):
+        place = placement.manifest.place_of(name)
+        if name not in here and place and (placement.head or place[0] in ours):
             yield reach(name, where)
     if not placement.head:
         yield reach(f"{placement.manifest.head.node} (head)", placement.endpoints.head)

@@ -23,7 +23,7 @@ from ruvrun.errors import InputError, UnreachableError, UsageError
 from ruvrun.manifest import LOCAL, Space
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
-from ruvrun.pipeline.health import NO_ANSWER
+from ruvrun.pipeline.health import NO_ANSWER, whole_of
 from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, Placement
 from ruvrun.supervise import Process, Supervisor, end_with_parent
 
@@ -49,7 +49,8 @@ class Http:
 class Settings:
     """What a command decided for all its processes.
 
-    ``cpus`` overrides the manifest's, by node; ``voice`` is ``-q`` or ``-v`` for the children, or nothing.
+    ``space`` is each pipeline's; ``cpus`` overrides the manifest's, by node; ``voice`` is ``-q`` or ``-v`` for the
+    children, or nothing.
     """
 
     space: Space
@@ -222,10 +223,13 @@ def _driving(placement: Placement, settings: Settings) -> Iterator[Driver]:
 
 def await_ready(driver: Driver, say: Say) -> None:
     """Wait until every stage answers, with a line now and then on those that do not."""
-    began, pause = time.monotonic(), 5.0
+    began, pause, serving = time.monotonic(), 5.0, 0
     while not driver.wait_ready(pause):
         waited = time.monotonic() - began
-        for node in driver.health()["nodes"]:
+        nodes = driver.health()["nodes"]
+        if serving != (serving := len(whole_of(nodes))):
+            say(f"serving: {serving} of {len({node['pipeline'] for node in nodes})} pipelines, without those awaited")
+        for node in nodes:
             if node["state"] in ("waiting", "lost"):
                 why = f" ({node['why']})" if node["why"] not in ("", NO_ANSWER) else ""
                 say(f"waiting: {node['node']}, no answer for {waited:.0f} s{why}")
@@ -241,11 +245,11 @@ def with_endpoints(placement: Placement, text: str) -> Placement:
 
 
 def _argv(placement: Placement, settings: Settings, name: str, role: str, extra: Sequence[str]) -> list[str]:
-    cpus = cpus_of(placement, settings, name)
+    cpus, space = cpus_of(placement, settings, name), settings.space
     return [
         *(sys.executable, "-P", "-m", "ruvrun", "serve", str(placement.path), "--node", name, "--role", role),
         *("--endpoints", msgspec.json.encode(_as_listened(placement.endpoints, name, role)).decode()),
-        *("--context", str(settings.space.context), "--streams", str(settings.space.streams)),
+        *("--context", str(space.context), "--streams", str(placement.streams(space))),
         *(("--cpus", ",".join(map(str, cpus))) if cpus else ()),
         *settings.voice,
         *extra,

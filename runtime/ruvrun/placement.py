@@ -55,8 +55,17 @@ class Placement:
         return [name for name in self.bundles if self.manifest.place_of(name)]
 
     @property
+    def in_order(self) -> list[str]:
+        """The nodes of all stages, pipeline after pipeline, each in its order."""
+        return [placed.node for pipeline in self.manifest.pipeline for placed in pipeline.stages]
+
+    @property
     def head(self) -> bool:
         return self.manifest.head.node in self.bundles
+
+    def streams(self, space: Space) -> int:
+        """Sequences at a time of all pipelines together, where each has ``space``."""
+        return space.streams * len(self.manifest.pipeline)
 
     @property
     def head_bundle(self) -> Path:
@@ -73,12 +82,6 @@ def place(path: Path, node: str | None = None) -> Placement:
     """
     path = manifest_path(path)
     manifest = load_manifest(path)
-    if len(manifest.pipeline) > 1:
-        raise InputError(
-            "replicas-not-served",
-            f"this manifest has {len(manifest.pipeline)} pipelines, and this version serves one",
-            hint="build with as many --stages as nodes, or with fewer nodes",
-        )
     nodes = read_nodes(path)
     found = find_bundles(path, manifest)
     if node is not None and node not in {entry.name for entry in manifest.node}:
@@ -144,13 +147,19 @@ def endpoints(manifest: Manifest, nodes: Nodes) -> Endpoints:
 
 
 def space(manifest: Manifest, context: int | None, streams: int | None) -> Space:
-    """The key/value space to use: as asked, else as planned. A graph has none, so one of each.
+    """The key/value space of each pipeline: as asked, else as planned. A graph has none, so one of each.
+
+    Args:
+        manifest: what is served.
+        context: positions per sequence, as asked.
+        streams: sequences at a time, as asked: of all pipelines together, which share them.
 
     Raises:
         UsageError: the context is longer than the model's, or a number is not positive.
     """
     planned = manifest.space or Space(context=1, streams=1)
-    wanted = Space(context=context or planned.context, streams=streams or planned.streams)
+    share = -(-streams // len(manifest.pipeline)) if streams else planned.streams
+    wanted = Space(context=context or planned.context, streams=share)
     longest = manifest.program.context
     if longest and wanted.context > longest:
         raise UsageError(

@@ -114,9 +114,10 @@ class Stage:
         place = manifest.place_of(node)
         assert place is not None
         nodes = [placed.node for placed in manifest.pipeline[place[0]].stages]
-        index = nodes.index(node)
-        head = manifest.head.node
-        self._node, self._index, self._stages = node, index, len(nodes)
+        index, head = nodes.index(node), manifest.head.node
+        self._node, self._index = node, index
+        several = f" of pipeline {place[0]}" if len(manifest.pipeline) > 1 else ""
+        self._place = f"stage {index} of {len(nodes)}{several}"
         at = endpoints.head
         self._head = f"{head} ({'this machine' if at.host == LOCAL else f'{at.host}:{at.port}'})"
         last = index == len(nodes) - 1
@@ -264,7 +265,7 @@ class Stage:
 
     def _joined(self) -> None:
         if self._state.state == READY and self._head_link is not None:
-            self._tell(f"joined: {self._node}, stage {self._index} of {self._stages}, head {self._head}")
+            self._tell(f"joined: {self._node}, {self._place}, head {self._head}")
 
     def _tell(self, line: str) -> None:
         """Say a line, unless it was the last one that was said."""

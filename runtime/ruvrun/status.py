@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ruvrun import client
 from ruvrun.errors import UnreachableError
 from ruvrun.manifest import load_manifest
+from ruvrun.pipeline.health import whole_of
 from ruvrun.placement import LOOPBACK, endpoints, manifest_path, read_nodes
 
 
@@ -55,25 +56,40 @@ def is_ready(body: Mapping[str, Any]) -> bool:
     return bool(body.get("nodes")) and all(node.get("state") == "ready" for node in body["nodes"])
 
 
+def serves(body: Mapping[str, Any]) -> bool:
+    """Whether requests are taken: one pipeline has all its stages."""
+    return bool(whole_of(body.get("nodes", [])))
+
+
 def one_line(body: Mapping[str, Any]) -> str:
     """``ready: 2 of 2 stages at URL``, or what is missing."""
     nodes = body.get("nodes", [])
-    missing = [f"{node['node']} {node['state']}" for node in nodes if node.get("state") != "ready"]
+    missing = ", ".join(f"{node['node']} {node['state']}" for node in nodes if node.get("state") != "ready")
     if is_ready(body):
         return f"ready: {len(nodes)} of {len(nodes)} stages at {body['url']}"
-    return f"not ready: {', '.join(missing) or 'no stages'} at {body['url']}"
+    if serves(body):
+        return f"degraded: {len(whole_of(nodes))} of {_pipelines(nodes)} pipelines serve, {missing} at {body['url']}"
+    return f"not ready: {missing or 'no stages'} at {body['url']}"
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """A small table: one line per stage."""
-    rows = [("stage", "node", "state", "since", "")]
-    rows += [
-        (str(node["stage"]), str(node["node"]), str(node["state"]), str(node["since"]), str(node.get("why") or ""))
-        for node in body.get("nodes", [])
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    """A small table: one line per stage. The pipeline of each is told where there are several."""
+    nodes = body.get("nodes", [])
+    told = ("pipeline", "stage", "node", "state", "since", "why")[0 if _pipelines(nodes) > 1 else 1 :]
+    rows = [tuple(name if name != "why" else "" for name in told)]
+    rows += [tuple(_cell(node, name) for name in told) for node in nodes]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(told) - 1)]
     table = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip()
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
         for row in rows
     ]
     return [one_line(body), f"id {str(body.get('id'))[:12]}", *table]
+
+
+def _cell(node: Mapping[str, Any], name: str) -> str:
+    value = node.get(name)
+    return "" if value is None else str(value)
+
+
+def _pipelines(nodes: Sequence[Mapping[str, Any]]) -> int:
+    return len({node.get("pipeline", 0) for node in nodes})

@@ -11,19 +11,24 @@ from ruvrun.executors import Array
 from ruvrun.manifest import Head, Manifest, Node, Pipeline, Placed, Plan, Program, Space, Stage
 from ruvrun.pipeline.worker import Worker
 
-Event = tuple[frames.Message, Mapping[str, Array]]
+Event = tuple[frames.Message, Mapping[str, Array], int]
 
 
 class FakeRing:
-    """Answers at once, unless ``hold`` is set: then what was sent stays in the ring."""
+    """Answers at once, unless ``hold`` is set: then what was sent stays in the ring.
 
-    def __init__(self, workers: Sequence[Worker], names: Sequence[str]) -> None:
+    ``workers`` and ``names`` are those of so many pipelines, one after the other.
+    """
+
+    def __init__(self, workers: Sequence[Worker], names: Sequence[str], pipelines: int = 1) -> None:
         self.hold = False
         self.closed = False
         self.sent: list[frames.Ring] = []
+        self.sent_to: list[int] = []
         self.most_in_ring = 0
         self._workers = workers
         self._names = names
+        self._stages = len(names) // pipelines
         self._ring: deque[Event] = deque()
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()
@@ -43,9 +48,10 @@ class FakeRing:
             self.inject(frames.State(name, "ready", ""))
 
     def inject(self, message: frames.Message) -> None:
-        """Let ``poll`` return this; from any thread."""
+        """Let ``poll`` return this, of a stage that it names; from any thread."""
+        node = getattr(message, "node", self._names[0])
         with self._changed:
-            self._events.append((message, {}))
+            self._events.append((message, {}, self._names.index(node) // self._stages))
             self._changed.notify()
 
     def release(self) -> None:
@@ -72,17 +78,19 @@ class FakeRing:
                 return [self._events.popleft()]
             if not self._ring or self.hold:
                 return []
-            result: Event | None = self._ring.popleft()
-        for worker in self._workers:
+            message, tensors, pipeline = self._ring.popleft()
+        result = (message, tensors)
+        for worker in self._workers[pipeline * self._stages : (pipeline + 1) * self._stages]:
             if result is not None:
                 result = worker.handle(*result)
-        return [result] if result is not None else []
+        return [(*result, pipeline)] if result is not None else []
 
-    def send(self, message: frames.Ring, tensors: Mapping[str, Array]) -> None:
+    def send(self, message: frames.Ring, tensors: Mapping[str, Array], pipeline: int) -> None:
         with self._changed:
             self.sent.append(message)
-            self._ring.append((message, tensors))
-            steps = sum(isinstance(one, frames.Step | frames.Run) for one, _ in self._ring)
+            self.sent_to.append(pipeline)
+            self._ring.append((message, tensors, pipeline))
+            steps = sum(isinstance(one, frames.Step | frames.Run) for one, _, _ in self._ring)
             self.most_in_ring = max(self.most_in_ring, steps)
         if steps:
             self.stepped.set()
@@ -101,14 +109,17 @@ class FakeRing:
         self.closed = True
 
 
-def fake_manifest(names: Sequence[str], kind: str = "decoder", *, vocab: int = 61, stage_ms: float = 5.0) -> Manifest:
-    """A manifest of one pipeline whose stages are on ``names``; nothing of it is on disk."""
+def fake_manifest(
+    names: Sequence[str], kind: str = "decoder", *, vocab: int = 61, stage_ms: float = 5.0, pipelines: int = 1
+) -> Manifest:
+    """A manifest of so many pipelines whose stages are on ``names``; nothing of it is on disk."""
+    count = len(names) // pipelines
     stages = [
         Stage(
             index=index, sha256="0" * 64, backend="onnxruntime", target="host", inputs=[], outputs=[], forward=[],
             weight_bytes=1000, graph_nodes=1,
         )
-        for index in range(len(names))
+        for index in range(count)
     ]  # fmt: skip
     return Manifest(
         id="a" * 64,
@@ -118,8 +129,11 @@ def fake_manifest(names: Sequence[str], kind: str = "decoder", *, vocab: int = 6
         ),
         stage=stages,
         node=[Node(name=name, public_key="k" * 40, target="host") for name in names],
-        pipeline=[Pipeline(stages=[Placed(stage=index, node=name) for index, name in enumerate(names)])],
+        pipeline=[
+            Pipeline(stages=[Placed(stage=index, node=names[at + index]) for index in range(count)])
+            for at in range(0, len(names), count)
+        ],
         head=Head(node=names[0]),
         space=Space(context=64, streams=4),
-        plan=Plan(stage_ms=[stage_ms] * len(names)),
+        plan=Plan(stage_ms=[stage_ms] * count),
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import msgspec
 
 from ruvrun.bundle import NODE_NAME, SECRET_KEY
 from ruvrun.machine import free_ports
-from ruvrun.manifest import Manifest, dump_manifest, identify
+from ruvrun.manifest import LOCAL, Manifest, dump_manifest, identify
 from ruvrun.placement import Endpoint, Endpoints
 from ruvrun.stage import Stage
 from ruvrun.transport.keys import KeyPair, make_keypair, write_keys
@@ -60,19 +61,22 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(directory: Path, stages: int) -> Iterator[Fleet]:
-    """A fleet on free ports; its processes are gone afterwards."""
-    names = [f"n{index}" for index in range(stages)]
+def fleet(directory: Path, stages: int, pipelines: int = 1, *, local: bool = False) -> Iterator[Fleet]:
+    """A fleet on free ports, or with links of this machine alone; its processes are gone afterwards."""
+    names = [f"n{index}" for index in range(stages * pipelines)]
     keys = {name: make_keypair() for name in names}
-    manifest = fake_manifest(names)
+    manifest = fake_manifest(names, pipelines=pipelines)
     nodes = [msgspec.structs.replace(node, public_key=keys[node.name].public) for node in manifest.node]
     manifest = msgspec.structs.replace(
         manifest, node=nodes, id=identify(manifest.program, manifest.stage, manifest.pipeline)
     )
-    head, *ports = free_ports(1 + stages)
+    if local:
+        head, *ports = [secrets.randbits(62) for _ in range(1 + len(names))]
+    else:
+        head, *ports = free_ports(1 + len(names))
+    host = LOCAL if local else "127.0.0.1"
     endpoints = Endpoints(
-        nodes={name: Endpoint("127.0.0.1", port) for name, port in zip(names, ports, strict=True)},
-        head=Endpoint("127.0.0.1", head),
+        nodes={name: Endpoint(host, port) for name, port in zip(names, ports, strict=True)}, head=Endpoint(host, head)
     )
     (directory / "manifest.toml").write_bytes(dump_manifest(manifest))
     (directory / "endpoints.json").write_bytes(msgspec.json.encode(endpoints))
@@ -105,9 +109,10 @@ def _main(directory: Path, node: str) -> None:
     manifest = load_manifest(directory / "manifest.toml")
     endpoints = msgspec.json.decode((directory / "endpoints.json").read_bytes(), type=Endpoints)
     workers = fake_workers(len(manifest.stage), slots=SLOTS, context=CONTEXT)
-    index = [entry.name for entry in manifest.node].index(node)
+    place = manifest.place_of(node)
+    assert place is not None
     transport = open_sockets(manifest, node, directory / node, endpoints)
-    Stage(manifest, node, endpoints, transport, lambda: workers[index], _say).run()
+    Stage(manifest, node, endpoints, transport, lambda: workers[place[1].stage], _say).run()
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def test_the_slow_stage_is_named() -> None:
     assert [stage["busy"] for stage in found["stages"]] == [0.3, 0.9]
     assert found["bubble"] == pytest.approx(0.4)
     assert found["stages"][1] == {
-        "node": "b", "busy": 0.9, "wait": 0.1, "predicted_ms": 5.0, "measured_ms": 7.0, "wire_bytes": 6,
+        "pipeline": 0, "node": "b", "busy": 0.9, "wait": 0.1, "predicted_ms": 5.0, "measured_ms": 7.0, "wire_bytes": 6,
         "peak_rss_bytes": 2 << 20, "throttled": None,
     }  # fmt: skip
     assert found["verdict"].startswith("stage 1 on b is the slowest: 7.00 ms a step against 5.00 ms predicted")

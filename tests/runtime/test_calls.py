@@ -9,7 +9,7 @@ import pytest
 
 from ruvrun.errors import InputError, UnreachableError
 from ruvrun.frames import Run, State
-from ruvrun.manifest import Placed
+from ruvrun.manifest import Pipeline, Placed
 from ruvrun.pipeline.calls import Call, Calls
 from ruvrun.pipeline.health import Health
 
@@ -96,7 +96,7 @@ def test_sequences_and_what_is_absent_are_the_callers_own_too() -> None:
 
 def test_health_names_what_is_missing_and_since_when() -> None:
     now = [0.0]
-    health = Health([Placed(stage=0, node="a"), Placed(stage=1, node="b")], lambda: now[0])
+    health = Health([Pipeline(stages=[Placed(stage=0, node="a"), Placed(stage=1, node="b")])], lambda: now[0])
     assert health.body("id")["status"] == "waiting"
     now[0] = 60.0
     assert health.note(State("a", "ready", ""))
@@ -113,8 +113,15 @@ def test_health_names_what_is_missing_and_since_when() -> None:
         "status": "lost",
         "id": "id",
         "nodes": [
-            {"node": "a", "stage": 0, "state": "ready", "since": "1970-01-01T00:01:00Z", "why": ""},
-            {"node": "b", "stage": 1, "state": "lost", "since": "1970-01-01T00:02:00Z", "why": "refused by its port"},
+            {"node": "a", "pipeline": 0, "stage": 0, "state": "ready", "since": "1970-01-01T00:01:00Z", "why": ""},
+            {
+                "node": "b",
+                "pipeline": 0,
+                "stage": 1,
+                "state": "lost",
+                "since": "1970-01-01T00:02:00Z",
+                "why": "refused by its port",
+            },
         ],
     }
 

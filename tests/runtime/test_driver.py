@@ -156,7 +156,7 @@ def test_a_failure_of_an_epoch_that_is_over_harms_nobody() -> None:
 
 def test_a_step_without_an_answer_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     with driving() as (driver, ring):
-        monkeypatch.setattr(driver, "_patience", 0.05)
+        monkeypatch.setattr(driver._lanes[0], "patience", 0.05)
         ring.ready()
         assert driver.wait_ready(WAIT)
         ring.hold = True
@@ -170,8 +170,8 @@ def test_a_step_without_an_answer_ends_at_the_deadline(monkeypatch: pytest.Monke
 
 def test_the_deadline_is_generous_by_the_plan() -> None:
     with driving(stage_ms=5.0) as (fast, _), driving(stage_ms=500.0) as (slow, _):
-        assert fast._patience >= 10.0
-        assert slow._patience > 256 * 1.0  # a whole chunk, token by token
+        assert fast._lanes[0].patience >= 10.0
+        assert slow._lanes[0].patience > 256 * 1.0  # a whole chunk, token by token
 
 
 def test_no_event_follows_a_cancel_and_the_slot_is_free() -> None:
@@ -221,7 +221,7 @@ def test_an_idle_driver_sleeps() -> None:
         ring.ready()
         assert driver.wait_ready(WAIT)
         start(driver, request(driver)).tokens()
-        while not ring.sleeping.wait(WAIT) or driver._due is not None:
+        while not ring.sleeping.wait(WAIT) or driver._lanes[0].due is not None:
             pass
         before = ring.polls
         assert not threading.Event().wait(0.1)

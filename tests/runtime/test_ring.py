@@ -89,8 +89,8 @@ class World:
     def end(self, name: str) -> None:
         self.stages.pop(name).links.close()
 
-    def turn(self) -> list[tuple[Message, dict[str, np.ndarray]]]:
-        came: list[tuple[Message, dict[str, np.ndarray]]] = []
+    def turn(self) -> list[tuple[Message, dict[str, np.ndarray], int]]:
+        came: list[tuple[Message, dict[str, np.ndarray], int]] = []
         for _ in range(8):
             came += self.ring.poll(0)  # type: ignore[arg-type] # arrays
             for stage in self.stages.values():
@@ -119,11 +119,11 @@ def world() -> Iterator[World]:
 def test_a_stage_is_what_it_says_once_its_link_is_open(world: World) -> None:
     assert world.states() == ["waiting"] * 3
     world.start("n1")
-    changes = [message for message, _ in world.turn()]
+    changes = [message for message, _, _ in world.turn()]
     assert changes == [State("n1", "waiting", "it has not said yet what it is doing")]
     for state in ("loading", "waiting", "ready"):
         world.stages["n1"].say(State("n1", state, "so"))
-        assert world.turn() == [(State("n1", state, "so"), {})]
+        assert world.turn() == [(State("n1", state, "so"), {}, 0)]
     assert world.states() == ["waiting", "ready", "waiting"]
     world.stages["n1"].say(State("n1", "ready", "so"))
     assert world.turn() == [], "no news is not told"
@@ -155,7 +155,7 @@ def test_the_last_stage_is_not_ready_before_it_reports_here(world: World) -> Non
     assert world.states() == ["ready", "ready", "waiting"]
     world.wire.mend(HEAD_PORT)
     changes = world.turn()
-    assert changes == [(State("n2", "ready", ""), {})]
+    assert changes == [(State("n2", "ready", ""), {}, 0)]
     assert world.ring.ready()
 
 
@@ -167,7 +167,7 @@ def test_messages_go_in_at_the_first_stage_and_come_out_at_the_last(world: World
     world.stages["n2"].links.send("n0", Sampled(1, 0, ((7, (5,)),)))
     world.stages["n2"].links.send("n0", Run(1, 1, 8), {"y": np.arange(2.0)})
     sampled, run = world.turn()
-    assert sampled == (Sampled(1, 0, ((7, (5,)),)), {})
+    assert sampled == (Sampled(1, 0, ((7, (5,)),)), {}, 0)
     assert run[0] == Run(1, 1, 8)
     assert run[1]["y"].tolist() == [0, 1]
 
@@ -179,13 +179,13 @@ def test_counters_and_failures_come_from_every_stage(world: World) -> None:
     assert all(stage.got == [frames.Ask(True)] for stage in world.stages.values())
     world.stages["n1"].say(Counters("n1", 1.0, 2.0, 3, 4, 5.0, 6))
     world.stages["n0"].say(Failed(1, 2, "n0", "why"))
-    assert {type(message) for message, _ in world.turn()} == {Counters, Failed}
+    assert {type(message) for message, _, _ in world.turn()} == {Counters, Failed}
 
 
 def test_a_lost_stage_is_named_and_found_again(world: World) -> None:
     world.all_ready()
     world.end("n1")
-    assert world.turn() == [(State("n1", "lost", "the connection was lost"), {})]
+    assert world.turn() == [(State("n1", "lost", "the connection was lost"), {}, 0)]
     assert not world.ring.ready()
     world.clock.now += RETRY
     assert world.turn() == [], "nobody is there yet"
@@ -320,7 +320,7 @@ def test_a_peer_that_talks_nonsense_is_not_listened_to_until_it_says_hello_again
     world.turn()
     assert last.links.is_open("n0")
     last.links.send("n0", Sampled(1, 0, ()))
-    assert (Sampled(1, 0, ()), {}) in world.turn()
+    assert (Sampled(1, 0, ()), {}, 0) in world.turn()
 
 
 def test_frames_before_hello_are_ignored(world: World) -> None:

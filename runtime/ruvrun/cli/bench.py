@@ -79,7 +79,7 @@ def bench(
         context = min(longest, max(planned.context, prompt_tokens + max_tokens))
     settings = launch.Settings(
         space(placement.manifest, context, max(counts)),
-        parse_cpus(_in_order(placement), cpus, None),
+        parse_cpus(placement.in_order, cpus, None),
         voice_for_children(quiet=True),
     )
     if not graph:
@@ -143,7 +143,3 @@ def _require_whole(placement: Any) -> None:
         raise UsageError(
             "not-local", "some nodes of this manifest are other machines", hint="bench a manifest that is wholly local"
         )
-
-
-def _in_order(placement: Any) -> list[str]:
-    return [placed.node for placed in placement.manifest.pipeline[0].stages]

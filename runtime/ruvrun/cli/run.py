@@ -103,7 +103,7 @@ def _running_or_local(manifest: str | None, url: str | None) -> tuple[Any, Any]:
     from ruvrun.client import base_url
     from ruvrun.manifest import load_manifest
     from ruvrun.placement import manifest_path, place
-    from ruvrun.status import is_ready, one_line
+    from ruvrun.status import one_line, serves
     from ruvrun.status import status as look
 
     if url is not None:
@@ -125,6 +125,6 @@ def _running_or_local(manifest: str | None, url: str | None) -> tuple[Any, Any]:
         if incomplete is not None:
             raise incomplete from None
         raise
-    if not is_ready(body):
+    if not serves(body):
         raise UnreachableError("not-ready", one_line(body), hint="start the nodes that are missing")
     return body["url"], load_manifest(manifest_path(Path(manifest)))

@@ -91,7 +91,7 @@ def serve(
         _tell_defaults(
             {"host": (host, host_), "port": (port, port_)}
             | (
-                {"context": (context, settings.space.context), "streams": (streams, settings.space.streams)}
+                {"context": (context, settings.space.context), "streams": (streams, placement.streams(settings.space))}
                 if placement.manifest.program.kind == "decoder"
                 else {}
             )

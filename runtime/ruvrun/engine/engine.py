@@ -90,6 +90,11 @@ class Engine:
         return len(self._waiting)
 
     @property
+    def unread(self) -> int:
+        """Prompt tokens that were not sent yet, of those who wait for a slot, too."""
+        return sum(each.prompt_left for held in (self._running, self._waiting) for each in held.values())
+
+    @property
     def in_flight(self) -> int:
         """Steps in the ring."""
         return len(self._flights)

@@ -1,4 +1,4 @@
-"""The driver: the one thread in the head that owns the engine and the ring.
+"""The driver: the one thread in the head that owns the engines and the ring.
 
 Other threads (the HTTP server's event loop, a benchmark) hand in requests and get events; nothing else ever
 touches a link. A turn of the loop is::
@@ -19,6 +19,11 @@ What can go wrong, and what then happens:
 3. All links stand and yet no answer comes. After a deadline that the plan's times make generous, the same as 2.
 
 Pipelines of graphs have no sequences: a call is one message, and several in flight fill the pipeline.
+
+A manifest of several pipelines has a ``Lane`` for each. A new request goes to the one with the least to do
+(``spread``), and 1 to 3 happen to one lane alone: the others keep their sequences, and take what comes. All lanes are
+driven by this one thread: what a step costs here is a small part of what it costs a stage, and several threads would
+only take turns at the interpreter.
 """
 
 from __future__ import annotations
@@ -27,22 +32,21 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Protocol
 
 from ruvrun.elements import Value
-from ruvrun.engine import Engine, Lost, Request, Token
-from ruvrun.errors import InputError, IntegrityError, UnreachableError
-from ruvrun.frames import Counters, Failed, Message, Ring, Run, Sampled, State, Step
+from ruvrun.engine import Engine, Request
+from ruvrun.errors import InputError, UnreachableError
+from ruvrun.frames import Counters, Failed, Message, Ring, Run, Sampled, State
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.calls import Call, Calls
 from ruvrun.pipeline.health import Health
-
-Event = Token | Lost
-OnEvent = Callable[[Event], None]
-Tensors = Mapping[str, Value]
+from ruvrun.pipeline.lane import Event as Event
+from ruvrun.pipeline.lane import Lane, OnEvent, Tensors, Told, stage_lost
+from ruvrun.pipeline.spread import least_busy
 
 _STOPPING = "the service is stopping"
 _log = logging.getLogger("ruvrun")
@@ -54,13 +58,14 @@ class Links(Protocol):
     def connect(self) -> None:
         """Bind, and begin to connect to every stage; returns at once."""
 
-    def poll(self, timeout: float | None) -> Sequence[tuple[Message, Tensors]]:
-        """Wait up to ``timeout`` seconds (None: for ever) and return what came: messages of stages, and ``State``
-        for every change of a stage, ``lost`` included. Returns early, and with nothing, after ``wake``.
+    def poll(self, timeout: float | None) -> Sequence[tuple[Message, Tensors, int]]:
+        """Wait up to ``timeout`` seconds (None: for ever) and return what came, and of which pipeline: messages of
+        stages, and ``State`` for every change of a stage, ``lost`` included. Returns early, and with nothing, after
+        ``wake``.
         """
 
-    def send(self, message: Ring, tensors: Tensors) -> None:
-        """Send to stage 0; never blocks."""
+    def send(self, message: Ring, tensors: Tensors, pipeline: int) -> None:
+        """Send to stage 0 of this pipeline; never blocks."""
 
     def ask(self, reset: bool) -> None:
         """Ask every stage for its counters; the answers come out of ``poll``."""
@@ -73,12 +78,12 @@ class Links(Protocol):
 
 
 class Driver:
-    """Drives one pipeline. Every public method may be called in any thread.
+    """Drives all pipelines of a manifest. Every public method may be called in any thread.
 
     Args:
         manifest: what is served; its plan's times set the deadline of a step.
         ring: the head's links.
-        work: the engine of a decoder, or the calls of a graph.
+        work: the engine of a decoder, or the calls of a graph; one for each pipeline, in order.
         on_change: told (name, state, why) whenever a stage's state changes, in the driver's thread.
     """
 
@@ -86,28 +91,21 @@ class Driver:
         self,
         manifest: Manifest,
         ring: Links,
-        work: Engine | Calls,
-        *,
+        *work: Engine | Calls,
         on_change: Callable[[str, str, str], None] = lambda _name, _state, _why: None,
     ) -> None:
         self._id = manifest.id
         self._ring = ring
-        self._work = work
+        self._lanes = tuple(Lane(number, own, _patience(manifest, number)) for number, own in enumerate(work))
+        self._decodes = isinstance(work[0], Engine)
         self._on_change = on_change
-        # A chunk of a prompt has 256 tokens, none of which costs more than a step of one row does; twice that.
-        self._patience = 10.0 + 0.512 * sum(manifest.plan.stage_ms)
-        self._health = Health(manifest.pipeline[0].stages)
+        self._health = Health(manifest.pipeline)
         self._lock = threading.RLock()
         self._ids = itertools.count(1)
-        self._callers: dict[int, OnEvent] = {}
-        self._epoch = work.epoch
-        self._in_ring = 0
-        self._due: float | None = None
         self._ask: bool | None = None
         self._counters: dict[str, Counters] = {}
         self._counted = threading.Event()
         self._all_ready = threading.Event()
-        self._ready = False
         self._stopping = False
         self._broken: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
@@ -135,7 +133,7 @@ class Driver:
         if self._broken is not None:
             raise self._broken
         if self._stopping:
-            raise _lost(_STOPPING)
+            raise stage_lost(_STOPPING)
         return ready
 
     def next_id(self) -> int:
@@ -148,36 +146,37 @@ class Driver:
 
         Raises:
             InputError: the request cannot be served (a prompt longer than the context).
-            UnreachableError: a stage is not there.
+            UnreachableError: no pipeline has all its stages.
         """
-        if not isinstance(self._work, Engine):
+        if not self._decodes:
             raise InputError("not-a-decoder", "this model takes tensors, not text", hint="use `ruvrun run --input`")
         with self._lock:
-            self._require_ready()
-            self._work.add(request)
-            self._callers[request.id] = on_event
+            lane = self._choose()
+            assert isinstance(lane.work, Engine)
+            lane.work.add(request)
+            lane.callers[request.id] = on_event
         self._ring.wake()
 
     def cancel(self, id: int) -> None:
         """Forget a request; no more is computed for it. Unknown and finished ones are ignored."""
         with self._lock:
-            if self._callers.pop(id, None) is None or not isinstance(self._work, Engine):
+            if not any(lane.cancel(id) for lane in self._lanes):
                 return
-            self._work.cancel(id)
         self._ring.wake()
 
     def call(self, tensors: Tensors) -> Future[dict[str, Value]]:
         """Run a graph once, later: several calls fill the pipeline. One that is cancelled in time is never sent.
 
         Raises:
-            UnreachableError: a stage is not there. That it was lost on the way, the future tells.
+            UnreachableError: no pipeline has all its stages. That one was lost on the way, the future tells.
         """
-        if not isinstance(self._work, Calls):
+        if self._decodes:
             raise InputError("not-a-graph", "this model is a decoder", hint="use `ruvrun run --prompt`")
         with self._lock:
-            self._require_ready()
+            lane = self._choose()
+            assert isinstance(lane.work, Calls)
             call = Call(self.next_id(), tensors, Future())
-            self._work.add(call)
+            lane.work.add(call)
         self._ring.wake()
         return call.result
 
@@ -195,14 +194,14 @@ class Driver:
             ) from None
 
     def health(self) -> dict[str, Any]:
-        """The body of GET /health; ``status`` is ``ready`` when every stage is."""
+        """The body of GET /health; ``status`` is ``ready`` when every stage is, ``degraded`` when a pipeline is."""
         with self._lock:
             return self._health.body(self._id)
 
     def load(self) -> tuple[int, int]:
         """How many requests run, and how many wait for space."""
         with self._lock:
-            return self._work.running, self._work.waiting
+            return sum(lane.work.running for lane in self._lanes), sum(lane.work.waiting for lane in self._lanes)
 
     def counters(self, *, reset: bool = False, timeout: float = 5.0) -> dict[str, Counters]:
         """Every stage's counters since the last reset, by node name; a stage that does not answer is left out."""
@@ -231,138 +230,100 @@ class Driver:
             self._broken = error
         finally:
             why = str(self._broken) if self._broken else _STOPPING
+            told: Told = []
             with self._lock:
-                told = self._lose(why)
+                for lane in self._lanes:
+                    told += lane.lose(why)
             self._tell(told)
             self._all_ready.set()
             self._ring.close()
 
     def _loop(self) -> None:
-        ring, lock = self._ring, self._lock
-        told: list[tuple[OnEvent, Event]] = []
+        ring, lock, lanes = self._ring, self._lock, self._lanes
+        several = len(lanes) > 1
+        told: Told = []
         while not self._stopping:
-            with lock:
-                outgoing = self._next()
-            for message, tensors in outgoing:
-                ring.send(message, tensors)
+            due: float | None = None
+            for lane in lanes:
+                with lock:
+                    outgoing = lane.next()
+                for message, tensors in outgoing:
+                    ring.send(message, tensors, lane.number)
+                if lane.due is not None and (due is None or lane.due < due):
+                    due = lane.due
+            if self._ask is not None:
+                ring.ask(self._ask)
+                self._ask = None
             if told:
                 self._tell(told)
-            due = self._due
             arrived = ring.poll(None if due is None else max(0.0, due - time.monotonic()))
             told = []
             with lock:
-                for received, arrays in arrived:
+                for received, arrays, number in arrived:
                     if type(received) is Sampled:
-                        self._sampled(received, told)
+                        lanes[number].sampled(received, told)
                     else:
-                        told += self._receive(received, arrays)
-                if not arrived and self._due is not None and time.monotonic() >= self._due:
-                    told += self._lose(f"no stage answered for {self._patience:.0f} s")
+                        told += self._receive(received, arrays, lanes[number])
+                if due is not None and (several or not arrived):  # what one lane awaits, others' messages do not bring
+                    now = time.monotonic()
+                    for lane in lanes:
+                        told += lane.expire(now)
         self._tell(told)
 
-    def _next(self) -> list[tuple[Ring, Tensors]]:
-        """Everything that can be sent now."""
-        if self._ask is not None:
-            self._ring.ask(self._ask)
-            self._ask = None
-        outgoing: list[tuple[Ring, Tensors]] = []
-        if not self._ready:
-            return outgoing
-        step = self._work.step
-        while (sent := step()) is not None:
-            outgoing.append(sent)
-            message = sent[0]
-            self._epoch = message.epoch
-            kind = type(message)
-            if kind is Step or kind is Run:  # what is under way, for the deadline
-                self._in_ring += 1
-                if self._due is None:
-                    self._due = time.monotonic() + self._patience
-        return outgoing
-
-    def _returned(self, epoch: int) -> bool:
-        """Note an answer; False when it belongs to an epoch that is over."""
-        if epoch != self._epoch or self._in_ring == 0:
-            return False
-        self._in_ring -= 1
-        self._due = time.monotonic() + self._patience if self._in_ring else None
-        return True
-
-    def _receive(self, message: Message, tensors: Tensors) -> list[tuple[OnEvent, Event]]:
-        told: list[tuple[OnEvent, Event]] = []
+    def _receive(self, message: Message, tensors: Tensors, lane: Lane) -> Told:
         if isinstance(message, Run):
-            if isinstance(self._work, Calls) and self._returned(message.epoch):
-                self._work.receive(message, tensors)
+            lane.ran(message, tensors)
         elif isinstance(message, State):
-            told = self._changed(message)
+            return self._changed(message, lane)
         elif isinstance(message, Failed):
-            # A failure of an earlier epoch has been dealt with when that epoch ended.
-            if message.epoch == self._epoch and self._in_ring:
-                told = self._lose(f"{message.node} could not run a step: {message.why}")
+            return lane.failed(message)
         elif isinstance(message, Counters):
             self._counters[message.node] = message
             if len(self._counters) == len(self._health.nodes):
                 self._counted.set()
-        return told
+        return []
 
-    def _sampled(self, message: Sampled, told: list[tuple[OnEvent, Event]]) -> None:
-        """The usual message: tokens."""
-        if not isinstance(self._work, Engine) or not self._returned(message.epoch):
-            return
-        try:
-            tokens = self._work.receive(message)
-        except IntegrityError as error:
-            told += self._lose(str(error))
-            return
-        for token in tokens:
-            caller = self._callers.get(token.id)
-            if caller is not None:
-                told.append((caller, token))
-                if token.finish is not None:
-                    del self._callers[token.id]
-
-    def _changed(self, message: State) -> list[tuple[OnEvent, Event]]:
+    def _changed(self, message: State, lane: Lane) -> Told:
         if not self._health.note(message):
             return []
         self._on_change(message.node, message.state, message.why)
-        told: list[tuple[OnEvent, Event]] = []
-        if self._health.ready:
-            self._ready = True
-            self._all_ready.set()
-        elif self._ready:
-            self._ready = False
+        if self._health.whole(lane.number):
+            lane.ready = True
+            if self._health.ready:
+                self._all_ready.set()
+        elif lane.ready:
+            lane.ready = False
             self._all_ready.clear()
             stage = self._health.nodes[message.node].stage
-            told = self._lose(f"{message.node} (stage {stage}) was lost: {message.why or message.state}")
-        return told
+            return lane.lose(f"{message.node} (stage {stage}) was lost: {message.why or message.state}")
+        return []
 
-    def _lose(self, why: str) -> list[tuple[OnEvent, Event]]:
-        """End everything that runs or waits, and begin a new epoch."""
-        self._in_ring, self._due = 0, None
-        if isinstance(self._work, Calls):
-            self._work.lose(_lost(why))
-            return []
-        gone = [(self._callers.pop(lost.id, None), lost) for lost in self._work.lose(why)]
-        return [(caller, lost) for caller, lost in gone if caller is not None]
-
-    def _tell(self, told: Sequence[tuple[OnEvent, Event]]) -> None:
+    def _tell(self, told: Told) -> None:
         for caller, event in told:
             try:
                 caller(event)
             except Exception:  # noqa: BLE001 - a caller's bug must not end everyone else's requests
                 _log.exception("a request's callback failed")
 
-    def _require_ready(self) -> None:
+    def _choose(self) -> Lane:
+        """The lane that gets the next request."""
         if self._broken is not None or self._stopping:
-            raise _lost(str(self._broken) if self._broken else _STOPPING)
-        if not self._ready:
+            raise stage_lost(str(self._broken) if self._broken else _STOPPING)
+        lane = least_busy(self._lanes)
+        if lane is None:
             raise UnreachableError(
                 "not-ready",
-                "a stage of this pipeline is not there",
+                "a stage of this pipeline is not there" if len(self._lanes) == 1 else "no pipeline has all its stages",
                 context=self._health.missing(),
                 hint="see `ruvrun status`",
             )
+        return lane
 
 
-def _lost(why: str) -> UnreachableError:
-    return UnreachableError("stage-lost", why, hint="try again when `ruvrun status` says ready")
+def _patience(manifest: Manifest, pipeline: int) -> float:
+    """Seconds that a step of this pipeline may take.
+
+    A chunk of a prompt has 256 tokens, none of which costs more than a step of one row does; twice that.
+    """
+    planned = dict(enumerate(manifest.plan.stage_ms))
+    return 10.0 + 0.512 * sum(planned.get(placed.stage, 0.0) for placed in manifest.pipeline[pipeline].stages)

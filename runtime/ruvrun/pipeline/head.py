@@ -1,4 +1,4 @@
-"""The head's driver, put together: links, engine, and what the manifest says of both."""
+"""The head's driver, put together: links, an engine for each pipeline, and what the manifest says of both."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ def open_driver(
         manifest: what is served.
         endpoints: where the stages are, and where the head listens.
         bundle: the bundle of the head's node, for its key.
-        space: key/value space; every stage must have been started with the same.
+        space: key/value space of each pipeline; every stage must have been started with the same.
         on_change: as for ``Driver``.
     """
     # Stages that outlive a head keep the epoch they have seen, so a new head begins above it.
     epoch = time.time_ns() // 1_000_000
-    stages = len(manifest.pipeline[0].stages)
-    work: Engine | Calls
-    if manifest.program.kind == "decoder":
-        work = Engine(stages=stages, context=space.context, streams=space.streams, epoch=epoch)
-    else:
-        work = Calls(stages=stages, epoch=epoch, largest=largest_part(manifest))
-    return Driver(manifest, Ring(manifest, endpoints, bundle), work, on_change=on_change)
+    work: list[Engine | Calls] = []
+    for pipeline in manifest.pipeline:
+        stages = len(pipeline.stages)
+        if manifest.program.kind == "decoder":
+            work.append(Engine(stages=stages, context=space.context, streams=space.streams, epoch=epoch))
+        else:
+            work.append(Calls(stages=stages, epoch=epoch, largest=largest_part(manifest)))
+    return Driver(manifest, Ring(manifest, endpoints, bundle), *work, on_change=on_change)

@@ -1,18 +1,23 @@
-"""What is known of the stages of a pipeline: their states, since when, and why."""
+"""What is known of the stages of a manifest's pipelines: their states, since when, and why.
+
+A pipeline is *whole* when all its stages are ready. Requests are served as soon as one is, and as long: then the status
+is ``degraded`` while a stage of another is missing, and only ``ready`` when none is.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ruvrun.frames import State
-from ruvrun.manifest import Placed
+from ruvrun.manifest import Pipeline
 
 READY = "ready"
+DEGRADED = "degraded"
 NO_ANSWER = "no answer yet"
-# What the whole is, when not all is ready: the worst there is.
+# What the whole is, when no pipeline is: the worst there is.
 _WORST_FIRST = ("refused", "lost", "waiting", "loading")
 
 
@@ -20,6 +25,7 @@ _WORST_FIRST = ("refused", "lost", "waiting", "loading")
 class Node:
     """A stage's node. ``since`` is seconds of the wall clock."""
 
+    pipeline: int
     stage: int
     since: float
     state: str = "waiting"
@@ -27,21 +33,29 @@ class Node:
 
 
 class Health:
-    """The states of a pipeline's stages.
+    """The states of all stages.
 
     Args:
-        stages: the pipeline's, in order.
+        pipelines: the manifest's, in order.
         clock: seconds since 1970.
     """
 
-    def __init__(self, stages: Sequence[Placed], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, pipelines: Sequence[Pipeline], clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self.nodes = {placed.node: Node(placed.stage, clock()) for placed in stages}
+        self.nodes = {
+            placed.node: Node(number, placed.stage, clock())
+            for number, pipeline in enumerate(pipelines)
+            for placed in pipeline.stages
+        }
 
     @property
     def ready(self) -> bool:
         """Whether every stage answers."""
         return all(node.state == READY for node in self.nodes.values())
+
+    def whole(self, pipeline: int) -> bool:
+        """Whether every stage of this pipeline answers."""
+        return all(node.state == READY for node in self.nodes.values() if node.pipeline == pipeline)
 
     def note(self, message: State) -> bool:
         """Take a stage's state; False when it is no news."""
@@ -64,14 +78,29 @@ class Health:
     def body(self, id: str) -> dict[str, Any]:
         """The body of GET /health of the manifest ``id``."""
         states = {node.state for node in self.nodes.values()}
+        nodes = [
+            {
+                "node": name,
+                "pipeline": node.pipeline,
+                "stage": node.stage,
+                "state": node.state,
+                "since": _utc(node.since),
+                "why": node.why,
+            }
+            for name, node in self.nodes.items()
+        ]
+        worst = next((state for state in _WORST_FIRST if state in states), READY)
         return {
-            "status": next((state for state in _WORST_FIRST if state in states), READY),
+            "status": DEGRADED if worst != READY and whole_of(nodes) else worst,
             "id": id,
-            "nodes": [
-                {"node": name, "stage": node.stage, "state": node.state, "since": _utc(node.since), "why": node.why}
-                for name, node in self.nodes.items()
-            ],
+            "nodes": nodes,
         }
+
+
+def whole_of(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The numbers of the pipelines that serve, by the ``nodes`` of a health body."""
+    missing = {node.get("pipeline", 0) for node in nodes if node.get("state") != READY}
+    return sorted({node.get("pipeline", 0) for node in nodes} - missing)
 
 
 def _utc(seconds: float) -> str:

@@ -1,8 +1,12 @@
-"""The head's side of a pipeline: a link to every stage, one from the last stage, and what each stage is doing.
+"""The head's side of all pipelines: a link to every stage, one from each last stage, and what each stage is doing.
 
     head -> every stage     the head calls; State, Counters and Failed come back
-    head -> stage 0         Open, Close, Step and Run go in here
-    last stage -> head      the last stage calls; Sampled and Run come out here
+    head -> a stage 0       Open, Close, Step and Run of its pipeline go in here
+    a last stage -> head    the last stage calls; Sampled and Run of its pipeline come out here
+
+Several pipelines of one manifest end at one address of the head: its links tell which node a message is from (by its
+key; on one machine, by what it says, as ``transport/samehost.py`` explains), and a node is in one pipeline. So nothing
+of a frame changes with their number, and the head has one port however many there are.
 
 A stage's state, as the driver and ``/health`` see it:
 
@@ -38,13 +42,12 @@ Tensors = Mapping[str, Array]
 
 
 class Ring:
-    """The head's links to one pipeline.
+    """The head's links to all pipelines of a manifest.
 
     Args:
         manifest: what is served.
         endpoints: where everybody listens.
         bundle: the bundle of the head's node, for its key.
-        pipeline: which one of the manifest.
         transport: the edge; by default sockets with that key.
         clock: seconds, monotonic.
     """
@@ -55,22 +58,24 @@ class Ring:
         endpoints: Endpoints,
         bundle: Path,
         *,
-        pipeline: int = 0,
         transport: Transport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        nodes = [placed.node for placed in manifest.pipeline[pipeline].stages]
         head = manifest.head.node
-        self._first, self._last = nodes[0], nodes[-1]
-        self._said = {node: State(node, "waiting", "no answer yet") for node in nodes}
+        pipelines = [[placed.node for placed in pipeline.stages] for pipeline in manifest.pipeline]
+        self._pipeline = {node: number for number, nodes in enumerate(pipelines) for node in nodes}
+        self._firsts = [nodes[0] for nodes in pipelines]
+        lasts = [nodes[-1] for nodes in pipelines]
+        # Whether the link of each last stage to this process stands.
+        self._reports = dict.fromkeys(lasts, False)
+        self._said = {node: State(node, "waiting", "no answer yet") for node in self._pipeline}
         self._shown: dict[str, State] = {}
-        self._reports = False
         self._links = Links(
             transport or open_sockets(manifest, head, bundle, endpoints),
             Self(manifest.protocol, manifest.id, head, HEAD, ruvrun.__version__),
             listen=(endpoints.head.host, endpoints.head.port),
-            calls={node: (STAGE, (endpoints.nodes[node].host, endpoints.nodes[node].port)) for node in nodes},
-            expected={STAGE: [self._last]},
+            calls={node: (STAGE, (endpoints.nodes[node].host, endpoints.nodes[node].port)) for node in self._pipeline},
+            expected={STAGE: lasts},
             clock=clock,
         )
 
@@ -82,30 +87,31 @@ class Ring:
         """
         self._links.open()
 
-    def poll(self, timeout: float | None) -> list[tuple[Message, Tensors]]:
-        """Wait up to ``timeout`` seconds (None: for ever) and return what came: messages of stages, and a ``State``
-        for every change of a stage, ``lost`` included. Returns early, perhaps with nothing, after ``wake``.
+    def poll(self, timeout: float | None) -> list[tuple[Message, Tensors, int]]:
+        """Wait up to ``timeout`` seconds (None: for ever) and return what came, and of which pipeline: messages of
+        stages, and a ``State`` for every change of a stage, ``lost`` included. Returns early, perhaps with nothing,
+        after ``wake``.
         """
-        came: list[tuple[Message, Tensors]] = []
+        came: list[tuple[Message, Tensors, int]] = []
         for happened in self._links.poll(timeout):
+            node = happened.peer.node
             if type(happened) is Received and type(happened.message) is not State:
-                came.append((happened.message, happened.tensors))
+                came.append((happened.message, happened.tensors, self._pipeline[node]))
                 continue
             self._note(happened)
-            node = happened.peer.node
             if node in self._said:
                 shown = self._state(node)
                 if shown != self._shown.get(node):
                     self._shown[node] = shown
-                    came.append((shown, NO_TENSORS))
+                    came.append((shown, NO_TENSORS, self._pipeline[node]))
         return came
 
-    def send(self, message: RingMessage, tensors: Tensors) -> None:
-        """Send to stage 0; never blocks.
+    def send(self, message: RingMessage, tensors: Tensors, pipeline: int = 0) -> None:
+        """Send to stage 0 of this pipeline; never blocks.
 
         What cannot go is dropped: then the link is gone, which ``poll`` tells, or the stage will miss a step number.
         """
-        self._links.send(self._first, message, tensors)
+        self._links.send(self._firsts[pipeline], message, tensors)
 
     def ask(self, reset: bool) -> None:
         """Ask every stage for its counters; the answers come out of ``poll``."""
@@ -117,7 +123,7 @@ class Ring:
         return all(self._state(node).state == READY for node in self._said)
 
     def states(self) -> dict[str, State]:
-        """What each stage is doing, by node, in order of the pipeline."""
+        """What each stage is doing, by node, in order of the pipelines."""
         return {node: self._state(node) for node in self._said}
 
     def wake(self) -> None:
@@ -134,9 +140,9 @@ class Ring:
         if isinstance(happened, Received):
             if isinstance(happened.message, State):
                 self._said[node] = State(node, happened.message.state, happened.message.why)
-        elif happened.peer.link:  # the last stage's link to us; that it is gone will be told by the stage, or its end
+        elif happened.peer.link:  # a last stage's link to us; that it is gone will be told by the stage, or its end
             if isinstance(happened, Opened):
-                self._reports = True
+                self._reports[node] = True
         elif isinstance(happened, Opened):
             self._said[node] = State(node, "waiting", "it has not said yet what it is doing")
         elif happened.refused:
@@ -147,6 +153,6 @@ class Ring:
 
     def _state(self, node: str) -> State:
         said = self._said[node]
-        if node == self._last and said.state == READY and not self._reports:
+        if said.state == READY and not self._reports.get(node, True):
             return State(node, "waiting", "its link to the head does not stand yet")
         return said

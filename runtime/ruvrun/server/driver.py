@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ruvrun.elements import Value
 from ruvrun.engine import Lost, Request, Token
 from ruvrun.openai import ApiError
-from ruvrun.pipeline.health import READY
+from ruvrun.pipeline.health import READY, whole_of
 
 
 class Driver(Protocol):
@@ -28,22 +28,25 @@ class Driver(Protocol):
         """Forget a request; unknown and finished ones are ignored."""
 
     def health(self) -> Mapping[str, Any]:
-        """``{"status", "id", "nodes": [{"node", "stage", "state", "since", "why"}]}``."""
+        """``{"status", "id", "nodes": [{"node", "pipeline", "stage", "state", "since", "why"}]}``."""
 
     def load(self) -> tuple[int, int]:
         """How many requests run, and how many wait."""
 
 
-def is_ready(driver: Driver) -> bool:
-    """Whether every stage answers."""
-    return all(node["state"] == READY for node in driver.health()["nodes"])
+def serves(driver: Driver) -> bool:
+    """Whether requests are taken: one pipeline has all its stages."""
+    return bool(whole_of(driver.health()["nodes"]))
 
 
 def not_ready(driver: Driver) -> ApiError | None:
-    """The refusal while a stage is missing, naming it; None when all are there."""
+    """The refusal while every pipeline misses a stage, naming those; None when one is whole."""
+    nodes = driver.health()["nodes"]
+    if whole_of(nodes):
+        return None
     missing = [
         f"node {node['node']} (stage {node['stage']}) is {node['state']}" + (f": {node['why']}" if node["why"] else "")
-        for node in driver.health()["nodes"]
+        for node in nodes
         if node["state"] != READY
     ]
-    return ApiError(503, f"The model is not ready: {'; '.join(missing)}", code="not_ready") if missing else None
+    return ApiError(503, f"The model is not ready: {'; '.join(missing)}", code="not_ready")

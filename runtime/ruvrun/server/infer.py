@@ -31,7 +31,7 @@ from ruvrun.manifest import Manifest
 from ruvrun.openai import ApiError
 from ruvrun.openinference import JSON_BYTES, LARGEST_BODY, describe_model, read_call, write_reply
 from ruvrun.openinference.datatypes import version_of
-from ruvrun.server.driver import Driver, is_ready, not_ready
+from ruvrun.server.driver import Driver, not_ready, serves
 from ruvrun.server.ending import HungUp, counted, hung_up
 from ruvrun.server.meters import Meters
 from ruvrun.server.room import Room
@@ -47,13 +47,13 @@ _T = TypeVar("_T")
 
 
 def health_routes(driver: Driver) -> list[Route]:
-    """What every served model answers of the protocol: whether the head lives, and whether all stages are there."""
+    """What every served model answers of the protocol: whether the head lives, and whether it takes requests."""
 
     async def live(_: HttpRequest) -> Response:
         return json_response({"live": True})
 
     async def ready(_: HttpRequest) -> Response:
-        there = is_ready(driver)
+        there = serves(driver)
         return json_response({"ready": there}, 200 if there else 503)
 
     return [Route("/v2/health/live", live), Route("/v2/health/ready", ready)]
@@ -74,7 +74,7 @@ def graph_routes(driver: Driver, manifest: Manifest, meters: Meters) -> list[Rou
 
     async def ready(http: HttpRequest) -> Response:
         _require_model(http, manifest)
-        there = is_ready(driver)
+        there = serves(driver)
         return json_response({"name": name, "ready": there}, 200 if there else 503)
 
     infer = Infer(driver, manifest, meters)
