@@ -35,22 +35,21 @@ def sheet_of(program: Program, lowered: ir.Model, keyed: Keyed) -> Sheet:
     parts: dict[str, int] = {}
     if program.decoder is not None:
         parts = {unit_of(name): number for name, number in owner.items()}
+    values = program.model.graph.initializers
     readers = Counter(name for unit in keyed.units for name in set(unit.weights))
+    own = [sum(size_of(values[name]) for name in set(unit.weights) if readers[name] == 1) for unit in keyed.units]
     members: dict[int, list[str]] = {}
     for node in lowered.graph:
         number = _unit(node, owner, parts)
         if number is not None:
             members.setdefault(number, []).append(str(node.name))
-    values = program.model.graph.initializers
     return Sheet(
         unit=[
             SheetUnit(
                 key=keyed.keys[number],
                 label=label(keyed.units[number]),
                 nodes=members[number],
-                weight_bytes=sum(
-                    size_of(values[name]) for name in set(keyed.units[number].weights) if readers[name] == 1
-                ),
+                weight_bytes=own[number],
             )
             for number in sorted(members)
         ]

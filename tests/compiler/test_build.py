@@ -59,8 +59,8 @@ def test_the_names_of_the_contract(built) -> None:
     for name, spec in zip(("host-0", "host-1"), specs, strict=True):
         bundle = built / "bundles" / name
         hashed = {file.path for file in spec.files}
-        assert {"stage.onnx", "golden.npz"} <= hashed
-        assert all(path.startswith("weights/") for path in hashed - {"stage.onnx", "golden.npz"})
+        assert {"stage.onnx", "units.toml", "golden.npz"} <= hashed
+        assert all(path.startswith("weights/") for path in hashed - {"stage.onnx", "units.toml", "golden.npz"})
         everything = set(snapshot(bundle))
         assert {path for path in everything if not path.startswith("node/")} == {
             *hashed,
