@@ -89,7 +89,7 @@ def _require_same(path: Path, run: Run, manifest_path: Path, manifest: Manifest)
     graph = manifest.program.kind == "graph"
     if (run.items_per_s if graph else run.tokens_per_s) is None or run.id not in ("", manifest.id):
         what = "another model or another build"
-    elif [stage.node for stage in run.stages] != [placed.node for placed in manifest.pipeline[0].stages]:
+    elif [stage.node for stage in run.stages] != [one.node for each in manifest.pipeline for one in each.stages]:
         what = "other nodes"
     else:
         return
