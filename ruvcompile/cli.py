@@ -95,7 +95,7 @@ def _build_options(command: _F) -> _F:
         click.option("-o", "--output", help="Where the build goes. [default: dist]"),
         *(
             click.option(f"--{name}", default=None, hidden=True, is_flag=flag)
-            for name, flag in (("sign", False), ("wheels", False), ("simulate", True), ("allow-download", True))
+            for name, flag in (("sign", False), ("wheels", False), ("allow-download", True))
         ),
     )
     for option in reversed(options):
@@ -124,6 +124,8 @@ def build(**flags: Any) -> None:
 
 @root.command()
 @_build_options
+@click.option("--simulate", is_flag=True, help="Run requests through the planned fleet, in simulation.")
+@click.option("--users", type=int, help="How many people use it at once, for --simulate.")
 @_common
 def plan(**flags: Any) -> None:
     """Measure MODEL and show what build would make of it; write nothing.

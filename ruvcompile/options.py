@@ -22,7 +22,7 @@ KEYS_DIR = "fleet.keys"
 QUANTS = ("auto", "none", "fp16", "int8", "int4", "int2")
 KV_TYPES = ("f32", "f16", "u8")
 OBJECTIVES = ("throughput", "latency")
-LATER = ("sign", "wheels", "simulate", "allow_download")
+LATER = ("sign", "wheels", "allow_download")
 DEFAULTS: Mapping[str, Any] = {
     "nodes": "1",
     "quant": "auto",
@@ -42,8 +42,9 @@ class Options:
 
     ``context``, ``streams``, ``kv_type``, ``stages``, ``replicas`` and ``name`` are None where they follow
     from the model, the target or the plan. ``shapes`` maps an input's name to the sizes that were given for
-    it; ``keys`` is the directory of the fleet's keys. ``defaults`` holds (name, shown value) of every default
-    that was applied here.
+    it; ``keys`` is the directory of the fleet's keys. ``simulate`` is asked of ``plan`` alone, for ``users`` at once
+    (None: as many as the simulation assumes). ``defaults`` holds (name, shown value) of every default that was
+    applied here.
     """
 
     model: Path
@@ -62,6 +63,8 @@ class Options:
     costs: tuple[Path, ...] = ()
     name: str | None = None
     new_keys: bool = False
+    simulate: bool = False
+    users: int | None = None
     output: Path = Path("dist")
     targets_dir: Path | None = None
     defaults: tuple[tuple[str, str], ...] = ()
@@ -113,6 +116,8 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
         costs=tuple(Path(entry) for entry in _list(asked.get("costs", ()))),
         name=asked.get("name"),
         new_keys=bool(asked.get("new_keys")),
+        simulate=bool(asked.get("simulate")),
+        users=asked.get("users"),
         output=Path(asked["output"]),
         targets_dir=Path(asked["targets_dir"]) if "targets_dir" in asked else None,
         defaults=tuple(defaults),
@@ -151,7 +156,9 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
         if value not in known:
             hint = did_you_mean(str(value), known)
             problems.append(UsageError(f"{_dashed(key)}-unknown", f"unknown {_flag(key)} {value!r}", hint=hint))
-    for key in ("stages", "replicas", "context", "streams", "prompt_tokens"):
+    if "users" in asked and not asked.get("simulate"):
+        problems.append(UsageError("users-alone", "--users says for whom to simulate", hint="add --simulate"))
+    for key in ("stages", "replicas", "context", "streams", "prompt_tokens", "users"):
         value = asked.get(key, 1)
         if type(value) is not int or value < 1:
             problems.append(
@@ -165,7 +172,8 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
 
 NAMES = (
     *("model", "target", "nodes", "fleet", "stages", "replicas", "cut", "quant", "kv_type", "context", "streams"),
-    *("prompt_tokens", "objective", "inputs", "shape", "costs", "name", "new_keys", "output", "targets_dir", *LATER),
+    *("prompt_tokens", "objective", "inputs", "shape", "costs", "name", "new_keys", "output", "targets_dir"),
+    *("simulate", "users", *LATER),
 )
 
 
@@ -177,7 +185,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("cut", "costs"), _TEXTS),
     "nodes": (int, *_TEXTS),
     "shape": (dict, *_TEXTS),
-    "new_keys": (bool,),
+    **dict.fromkeys(("new_keys", "simulate"), (bool,)),
 }
 _SHOWN = {str: "text in quotes", list: "a list of them", int: "a whole number", dict: "a table", bool: "true or false"}
 

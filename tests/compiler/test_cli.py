@@ -221,7 +221,7 @@ def test_targets_are_listed_and_checked(capsys: pytest.CaptureFixture[str], tmp_
         ("build model.gguf --target hots", "target-unknown", 2),
         ("build model.gguf", "target-missing", 2),
         ("build model.gguf --target host --sign k", "not-in-this-version", 2),
-        ("plan model.gguf --target host --simulate", "not-in-this-version", 2),
+        ("plan model.gguf --target host --users 30", "users-alone", 2),
         ("build model.gguf --target pi5 --quant int2", "quant-unsupported", 2),
         ("build none.gguf --target host", "file-missing", 3),
         ("plan model.gguf --fleet none.toml", "file-missing", 3),

@@ -114,7 +114,8 @@ def test_shapes(tmp_path: Path, model: str) -> None:
         ({"target": "host", "sign": "key"}, "not-in-this-version", 2, "--sign"),
         ({"target": "host", "wheels": "3.11"}, "not-in-this-version", 2, "--wheels"),
         ({"target": "host", "allow_download": True}, "not-in-this-version", 2, "--allow-download"),
-        ({"target": "host", "simulate": True}, "not-in-this-version", 2, "--simulate"),
+        ({"target": "host", "users": 30}, "users-alone", 2, "--simulate"),
+        ({"target": "host", "simulate": True, "users": 0}, "users-invalid", 2, "1 or more"),
     ],
 )
 def test_one_clear_error(tmp_path: Path, model: str, flags: dict[str, Any], ref: str, code: int, says: str) -> None:
@@ -137,10 +138,18 @@ def test_an_unknown_key_of_the_file_is_not_ignored(tmp_path: Path, model: str) -
     assert caught.value.hint == "did you mean 'quant'?"
 
 
+def test_a_simulation_is_asked_for_with_its_users(tmp_path: Path, model: str) -> None:
+    (tmp_path / "ruvcompile.toml").write_text("simulate = true\nusers = 30\n")
+    options = _resolve(tmp_path, model=model, target="host")
+    assert (options.simulate, options.users) == (True, 30)
+    assert _resolve(tmp_path, model=model, target="host", users=3).users == 3
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "cut = 5",
+        "simulate = 1",
         "costs = [1]",
         "inputs = 5",
         "name = 7",
