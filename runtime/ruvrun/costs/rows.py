@@ -14,14 +14,10 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
-from ruvrun.errors import InputError
-from ruvrun.manifest import FORMAT, dump_toml, read_toml
-
-COSTS = "costs.toml"
+from ruvrun.manifest import FORMAT
 
 
 class NodeCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,16 +177,28 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     spread: float = 0.0
 
 
-class Provenance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who measured: machine, CPU, software, day."""
+class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Who measured what: machine, CPU, software with its versions, day.
+
+    Attributes:
+        machine, cpu: as a person knows them.
+        software: names and versions, with commas; begins with ``scaled`` where rows were worked out and not measured.
+        date: of the measurement.
+        model: name of the program whose units they are.
+        features: what the CPU has that kernels are chosen by.
+        threads: of the back end.
+    """
 
     machine: str
     cpu: str
     software: str
     date: str
+    model: str = ""
+    features: tuple[str, ...] = ()
+    threads: int = 0
 
 
-class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CostTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """All of ``costs.toml``."""
 
     provenance: list[Provenance] = []
@@ -201,11 +209,23 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     rate: list[Rate] = []
     format: int = FORMAT
 
-    def rows(self, keys: Iterable[str], target: str, backend: str, threads: int) -> list[UnitCost | None]:
-        """The row of each unit on one kind of machine, None where there is none."""
-        kind = (target, backend, threads)
-        known = {row.key: row for row in self.unit if (row.target, row.backend, row.threads) == kind}
+    def rows(
+        self, keys: Iterable[str], target: str, backend: str, threads: int, beside: int | None = None
+    ) -> list[UnitCost | None]:
+        """The row of each unit on one kind of machine, None where there is none.
+
+        Args:
+            beside: as measured with so much company; None: with any, the last such row.
+        """
+        known = {row.key: row for row in self.unit if _is_of(row, target, backend, threads, beside)}
         return [known.get(key) for key in keys]
+
+    def overhead_of(
+        self, kind: str, target: str, backend: str, threads: int, beside: int | None = None
+    ) -> Overhead | None:
+        """What a step costs beside its units on one kind of machine; as ``rows``, for a ``decoder`` or a ``graph``."""
+        found = [row for row in self.overhead if row.kind == kind and _is_of(row, target, backend, threads, beside)]
+        return found[-1] if found else None
 
     def between(self, sender: str, receiver: str) -> LinkCost | None:
         """The link from one node to another as measured last; None where it was not."""
@@ -223,44 +243,11 @@ def along(points: Sequence[tuple[float, float]], at: float) -> float:
         return points[0][1]
     upper = min(max(1, bisect_left(points, (at,))), len(points) - 1)
     (x0, y0), (x1, y1) = points[upper - 1], points[upper]
-    return max(0.0, y0 + (y1 - y0) * (at - x0) / (x1 - x0))
+    # From the nearer end, so that a measured point is met exactly.
+    near, level = (x0, y0) if abs(at - x0) <= abs(at - x1) else (x1, y1)
+    return max(0.0, level + (y1 - y0) * (at - near) / (x1 - x0))
 
 
-def load_costs(path: Path) -> CostTable:
-    """Read a cost table; costs that are no times and sources that are not there are refused."""
-    table = read_toml(path, CostTable, "cost table")
-    for row in table.unit:
-        what = f"{path}: unit {row.label}"
-        for ms in (row.ms, row.ms_per_token, *(node.ms for node in row.node)):
-            if not 0 <= ms < float("inf"):  # NaN is no time either
-                raise InputError("cost-wrong", f"{what} has a cost of {ms} ms", hint="measure it again")
-        if not 0 <= row.source < len(table.provenance):
-            told = f"{what} names provenance {row.source}, which is not there"
-            raise InputError("cost-source", told, hint="measure it again")
-    return table
-
-
-def dump_costs(table: CostTable) -> bytes:
-    """The bytes of ``costs.toml``."""
-    return dump_toml(table)
-
-
-def merge(tables: Iterable[CostTable]) -> CostTable:
-    """All rows of several tables; of equal rows the last one counts."""
-    provenance: list[Provenance] = []
-    units: dict[tuple[str, str, str, int], UnitCost] = {}
-    for table in tables:
-        place = {}
-        for index, entry in enumerate(table.provenance):
-            if entry not in provenance:
-                provenance.append(entry)
-            place[index] = provenance.index(entry)
-        for row in table.unit:
-            key = (row.key, row.target, row.backend, row.threads)
-            units[key] = msgspec.structs.replace(row, source=place[row.source])
-    used = sorted({row.source for row in units.values()})
-    renumbered = {old: new for new, old in enumerate(used)}
-    return CostTable(
-        provenance=[provenance[index] for index in used],
-        unit=[msgspec.structs.replace(row, source=renumbered[row.source]) for row in units.values()],
-    )
+def _is_of(row: UnitCost | Overhead, target: str, backend: str, threads: int, beside: int | None) -> bool:
+    kind = (row.target, row.backend, row.threads)
+    return kind == (target, backend, threads) and beside in (None, row.beside)

@@ -1,0 +1,110 @@
+"""Cost tables as files: reading with an answer for every way one can be wrong, writing, and several made one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ruvrun.costs.rows import CostTable, LinkCost, Overhead, Point, Provenance, Rate, StageCost, UnitCost
+from ruvrun.errors import InputError
+from ruvrun.manifest import dump_toml, read_toml
+
+Row = UnitCost | Overhead | StageCost | LinkCost | Rate
+
+_KIND = ("target", "backend", "threads", "beside")
+_IDENTITY = {
+    "unit": ("key", *_KIND),
+    "overhead": ("kind", *_KIND),
+    "stage": ("key", *_KIND, "rows", "depth"),
+    "link": ("sender", "receiver"),
+    "rate": ("name", "target", "backend", "threads"),
+}
+"""What makes two rows of a list the same row, measured twice."""
+
+
+def load_costs(path: Path) -> CostTable:
+    """Read a cost table.
+
+    Raises:
+        InputError: it is none; a cost is no time or no size (``cost-wrong``), a curve has a point twice
+            (``cost-twice``), or a row names a source that is not there (``cost-source``).
+    """
+    table = read_toml(path, CostTable, "cost table")
+    for what, row in _named(table):
+        for name, value in _figures(row):
+            if not 0 <= value < float("inf"):  # NaN is no time either
+                raise InputError("cost-wrong", f"{path}: {what} has {name} = {value}", hint="measure it again")
+        if not 0 <= row.source < len(table.provenance):
+            told = f"{path}: {what} names provenance {row.source}, which is not there"
+            raise InputError("cost-source", told, hint="measure it again")
+        if isinstance(row, UnitCost):
+            _check_curve(path, what, row.curve)
+    return table
+
+
+def dump_costs(table: CostTable) -> bytes:
+    """The bytes of ``costs.toml``."""
+    return dump_toml(table)
+
+
+def merge(tables: Iterable[CostTable]) -> CostTable:
+    """All rows of several tables; of equal rows the last one counts."""
+    provenance: list[Provenance] = []
+    found: dict[str, dict[tuple[object, ...], Row]] = {field: {} for field in _IDENTITY}
+    for table in tables:
+        place = {}
+        for index, entry in enumerate(table.provenance):
+            if entry not in provenance:
+                provenance.append(entry)
+            place[index] = provenance.index(entry)
+        for field, identity in _IDENTITY.items():
+            for row in getattr(table, field):
+                key = tuple(getattr(row, name) for name in identity)
+                found[field][key] = msgspec.structs.replace(row, source=place[row.source])
+    used = sorted({row.source for rows in found.values() for row in rows.values()})
+    renumbered = {old: new for new, old in enumerate(used)}
+    merged: dict[str, Any] = {
+        field: [msgspec.structs.replace(row, source=renumbered[row.source]) for row in rows.values()]
+        for field, rows in found.items()
+    }
+    return CostTable(provenance=[provenance[index] for index in used], **merged)
+
+
+def _named(table: CostTable) -> Iterator[tuple[str, Row]]:
+    """Every row, and what it is called in a message."""
+    yield from ((f"unit {row.label}", row) for row in table.unit)
+    yield from ((f"the overhead of a {row.kind} on {row.target}", row) for row in table.overhead)
+    yield from ((f"the stage {row.key}", row) for row in table.stage)
+    yield from ((f"the rate {row.name} of {row.target}", row) for row in table.rate)
+    yield from ((f"the link from {row.sender} to {row.receiver}", row) for row in table.link)
+
+
+def _figures(row: Row) -> Iterator[tuple[str, float]]:
+    """Every number of a row that is a time, a size, a share or a count, by the name it has in the file."""
+    yield from ((name, value) for name, value in _numbers(row) if name != "source")
+    if isinstance(row, UnitCost):
+        yield from ((f"{node.name}: ms", node.ms) for node in row.node)
+        yield from (pair for point in row.curve for pair in _numbers(point))
+
+
+def _numbers(row: msgspec.Struct) -> Iterator[tuple[str, float]]:
+    for name in row.__struct_fields__:
+        value = getattr(row, name)
+        if isinstance(value, int | float):
+            yield name, value
+
+
+def _check_curve(path: Path, what: str, curve: Sequence[Point]) -> None:
+    seen = set()
+    for point in curve:
+        place = (point.rows, point.tokens, point.depth)
+        if min(point.rows, point.tokens) < 1:
+            told = f"{path}: {what} has a point of {point.rows} rows and {point.tokens} tokens"
+            raise InputError("cost-wrong", told, hint="measure it again")
+        if place in seen:
+            told = f"{path}: {what} has two points of {point.rows} rows, {point.tokens} tokens, depth {point.depth}"
+            raise InputError("cost-twice", told, hint="remove one of them, or measure it again")
+        seen.add(place)
