@@ -6,7 +6,9 @@ fresh look.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import random
 import re
 import socket
@@ -18,7 +20,12 @@ from ruvrun.errors import FitError, MachineError
 from ruvrun.manifest import PACKED, RUNTIME_BYTES, Manifest
 
 _MEMINFO = Path("/proc/meminfo")
+_CPUINFO = Path("/proc/cpuinfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_FEATURES = (
+    *("sse4_1", "avx", "fma", "f16c", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16"),
+    *("amx_int8", "amx_bf16", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2"),
+)
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -26,6 +33,12 @@ def peak_bytes() -> int:
     """The most memory this process has held. ``getrusage`` would count what its parent held when it was started."""
     (peak,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text("utf-8"), re.MULTILINE)
     return 1024 * int(peak)
+
+
+def forget_peak() -> None:
+    """Let ``peak_bytes`` begin again with what this process holds now; where the kernel does not, it goes on."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 @dataclass(frozen=True)
@@ -101,6 +114,20 @@ def cores() -> int:
     return len(allowed())
 
 
+def cpu_name() -> str:
+    """The CPU as Linux tells it; on Arm, where it has no name there, implementer and part."""
+    found = _cpuinfo()
+    part = f"implementer {found['CPU implementer']} part {found['CPU part']}" if "CPU part" in found else ""
+    return found.get("model name", part) or platform.machine()
+
+
+def cpu_features() -> tuple[str, ...]:
+    """Those of the CPU's features that matrix kernels are chosen by, by the names Linux has for them."""
+    found = _cpuinfo()
+    has = {*found.get("flags", "").split(), *found.get("Features", "").split()}
+    return tuple(name for name in _FEATURES if name in has)
+
+
 def pin(cpus: Sequence[int]) -> None:
     """Keep this process, and every thread it starts from now on, on ``cpus``; none means: where it may run now.
 
@@ -166,6 +193,16 @@ def _cached(stat: Path) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
+
+
+def _cpuinfo() -> dict[str, str]:
+    """What ``/proc/cpuinfo`` says of the first core."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in _CPUINFO.read_text("utf-8").splitlines():
+            key, _, value = line.partition(":")
+            found.setdefault(key.strip(), value.strip())
+    return found
 
 
 def _number(path: Path) -> int | None:

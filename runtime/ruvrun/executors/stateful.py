@@ -65,6 +65,12 @@ class StatefulDecoder:
             return results[0]
         return {name: np.concatenate([result[name] for result in results]) for name in self._leaving}
 
+    def occupy(self, slots: int, depth: int) -> None:
+        """As ``OnnxDecoder.occupy``."""
+        for kept in self._kept[:slots]:
+            for pair in self._spec.state:
+                kept[pair.past] = np.full((1, pair.heads, depth, pair.head_size), 0.01, pair.dtype)
+
     def _call(self, span: Span, tensors: dict[str, Array]) -> dict[str, Array]:
         kept = self._kept[span.slot]
         found = self._session.run(self._outputs, {**tensors, **self._filled(span), **self._past(span, kept)})
