@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ruvcompile.partition.task import Partition, Stage, Task
 
@@ -22,7 +23,7 @@ def evaluate(task: Task, stages: Sequence[Stage]) -> Partition:
         stage_ms.append(kind.stage_ms + sum(kind.item_ms[item] for item in stage.items) + moved)
         stage_bytes.append(stage_memory(task, held))
     assert len(done) == count, "every item is in a stage"
-    hops = [task.hop(here.kind, there.kind) for here, there in zip(stages, stages[1:], strict=False)]
+    hops = [task.hop(here.kind, there.kind) for here, there in pairwise(stages)]
     link_ms = [size * hop.ms_per_byte for size, hop in zip(crossing[1:], hops, strict=False)]
     latency = sum(stage_ms) + sum(hop.ms for hop in hops) + sum(link_ms)
     latency += task.ends_ms(stages[0].kind, stages[-1].kind)
