@@ -16,9 +16,10 @@ import onnx_ir as ir
 
 from ruvcompile.lower.weights import size_of
 from ruvcompile.passes.pieces import label, unit_of
+from ruvcompile.passes.scope import all_bodies
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
-from ruvrun.profile.sheet import Sheet, SheetUnit
+from ruvrun.profile.sheet import Sheet, SheetNode, SheetUnit
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,22 @@ def sheet_of(program: Program, lowered: ir.Model, keyed: Keyed) -> Sheet:
                 weight_bytes=own[number],
             )
             for number in sorted(members)
-        ]
+        ],
+        node=[] if program.decoder is not None else [sheet_node(node) for node in lowered.graph],
+    )
+
+
+def sheet_node(node: ir.Node) -> SheetNode:
+    """What the name of a kernel is traced back by, where the back end makes it of the names of several nodes."""
+    first = node.inputs[0] if node.inputs else None
+    maker = first.producer() if first is not None else None
+    inner = [each for body in all_bodies(node) for each in body]
+    return SheetNode(
+        name=str(node.name),
+        op=node.op_type,
+        outputs=[value.name for value in node.outputs if value.name],
+        inside=[name for each in inner for name in (each.name, *(value.name for value in each.outputs)) if name],
+        source=str(maker.name) if maker is not None else "",
     )
 
 

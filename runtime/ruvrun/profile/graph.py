@@ -1,0 +1,156 @@
+"""What each unit of a graph costs on this machine, in milliseconds.
+
+A profiler tells shares, not sizes: writing an event takes longer than a small kernel runs, so a profile of many
+small nodes adds up to many times the truth. Sizes come from whole runs without it. The median of those is
+divided among the nodes by the profile's shares, so that all nodes together cost what the graph costs. A node's share
+is the median of several profiled runs: whom the machine interrupts once, for as long as a hundred kernels take, is
+not dear for that. ``attribution`` says which node a kernel belongs to.
+
+A graph is called with one thing at a time, so there is no curve over rows and no chunk.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ruvrun.bundle import StageSpec
+from ruvrun.elements import Value
+from ruvrun.errors import InputError, MachineError
+from ruvrun.executors import GraphExecutor, load_graph
+from ruvrun.executors.graph import OnnxGraph
+from ruvrun.executors.sessions import open_session
+from ruvrun.npz import read_npz
+from ruvrun.profile.attribution import Attribution, Event
+from ruvrun.profile.conditions import Conditions, Tell, silent
+from ruvrun.profile.sheet import Sheet
+
+LEAST_RUNS = 5
+MOST_RUNS = 400
+PROFILED_RUNS = 5
+LEAST_PROFILED_RUNS = 3
+PROFILED_EVENTS = 50_000
+"""Kernels that are profiled, roughly: reading what the profiler writes takes longer than the runs."""
+
+_SUFFIX = "_kernel_time"
+_IN = "in."
+
+
+def graph_inputs(directory: Path, spec: StageSpec) -> dict[str, Value]:
+    """What the stage in ``directory`` is run on: the inputs of its golden check, which a probe has without results.
+
+    Raises:
+        InputError: ``samples-missing``, or they cannot be read.
+    """
+    if spec.golden is None:
+        raise InputError(
+            "samples-missing", f"{directory} has no inputs to run its stage on", hint="build it, or the probe, again"
+        )
+    names = {f"{_IN}{port.name}" for port in spec.inputs}
+    path = directory / spec.golden.file
+    try:
+        stored = read_npz(path, names)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "samples-wrong", f"{path} cannot be read", context=[str(error)], hint="copy the directory again"
+        ) from None
+    given = {name.removeprefix(_IN): value for name, value in stored.items() if name.startswith(_IN)}
+    return {port.name: given.get(port.name) for port in spec.inputs}  # an optional that is absent is in no file
+
+
+def measure_graph(
+    directory: Path, spec: StageSpec, sheet: Sheet, conditions: Conditions, tell: Tell = silent
+) -> tuple[dict[str, float], float]:
+    """Milliseconds per call of each unit of the stage, by key, and the spread; units of equal key share their mean.
+
+    Raises:
+        InputError: the stage does not load, or does not run on its own inputs.
+    """
+    inputs = graph_inputs(directory, spec)
+    total, spread = time_whole(load_graph(directory, spec, threads=conditions.threads), inputs, conditions)
+    tell("run", 1, 2)
+    nodes = Attribution(sheet.node)
+    runs = [nodes.divide(events) for events in _profile(directory, spec, inputs, conditions.threads, len(sheet.node))]
+    tell("profile", 2, 2)
+    return by_key(sheet, shared(total, runs)), spread
+
+
+def shared(total: float, runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """``total`` divided among the nodes by their shares in the profiled ``runs``: medians, which ignore one outlier."""
+    shares = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    whole = sum(shares.values())
+    if whole <= 0:  # nothing was left to run; the little time there is belongs to all alike
+        return {name: total / len(shares) for name in shares}
+    return {name: total * share / whole for name, share in shares.items()}
+
+
+def by_key(sheet: Sheet, nodes: Mapping[str, float]) -> dict[str, float]:
+    """Times of the nodes as times of the units, by key."""
+    members: dict[str, list[float]] = {}
+    for unit in sheet.unit:
+        members.setdefault(unit.key, []).append(sum(nodes[name] for name in unit.nodes))
+    return {key: round(sum(ms) / len(ms), 6) for key, ms in members.items()}
+
+
+def time_whole(executor: GraphExecutor, inputs: Mapping[str, Value], conditions: Conditions) -> tuple[float, float]:
+    """The median of whole runs without a profiler, in milliseconds, and their spread."""
+    for _ in range(2):
+        executor.run(inputs)
+    times: list[float] = []
+    until = time.perf_counter() + conditions.seconds
+    while len(times) < LEAST_RUNS or (
+        len(times) < MOST_RUNS and time.perf_counter() < until and _roughness(times) > conditions.rough
+    ):
+        start = time.perf_counter()
+        executor.run(inputs)
+        times.append(time.perf_counter() - start)
+    median = statistics.median(times)
+    return 1e3 * median, round(float((np.quantile(times, 0.9) - np.quantile(times, 0.1)) / median), 4)
+
+
+def _roughness(times: Sequence[float]) -> float:
+    """How far the median may be from the true one, relative to it: its standard error where times spread as usual."""
+    low, middle, high = np.quantile(times, (0.25, 0.5, 0.75))
+    return float(0.93 * (high - low) / middle / math.sqrt(len(times)))
+
+
+def _profile(
+    directory: Path, spec: StageSpec, inputs: Mapping[str, Value], threads: int, nodes: int
+) -> list[list[Event]]:
+    """The kernels of each profiled run, in the order in which they ran."""
+    count = max(LEAST_PROFILED_RUNS, min(PROFILED_RUNS, PROFILED_EVENTS // max(1, nodes)))
+    with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
+        session = open_session(
+            directory / spec.model, threads=threads, spinning=False, profile=Path(folder) / "profile"
+        )
+        executor = OnnxGraph(session)
+        for _ in range(1 + count):
+            executor.run(inputs)
+        return _events(Path(session.end_profiling()))
+
+
+def _events(trace: Path) -> list[list[Event]]:
+    """The kernels in a trace, run by run, without the first run, which warms up caches and arenas."""
+    records: list[dict[str, Any]]
+    try:
+        records = json.loads(trace.read_text("utf-8"))
+    except json.JSONDecodeError:  # ONNX Runtime does not say when it cannot write all of it
+        raise MachineError("trace-cut-off", f"the profile {trace} is cut off", hint="make room on that disk") from None
+    kernels = [each for each in records if each.get("cat") == "Node" and each["name"].endswith(_SUFFIX)]
+    # A run begins where its own event does.
+    starts = sorted(each["ts"] for each in records if each["name"] == "model_run")[1:]
+    found: list[list[Event]] = [[] for _ in starts]
+    for each in sorted(kernels, key=lambda each: each["ts"]):
+        if number := bisect.bisect_right(starts, each["ts"]):
+            name, operator = each["name"].removesuffix(_SUFFIX), each["args"].get("op_name", "")
+            found[number - 1].append(Event(name, operator, float(each["dur"])))
+    return found
