@@ -65,6 +65,11 @@ class FakeRing:
         with self._changed:
             self._ring.clear()
 
+    def lose_ring_of(self, pipeline: int) -> None:
+        """As ``lose_ring``, of one pipeline."""
+        with self._changed:
+            self._ring = deque(event for event in self._ring if event[2] != pipeline)
+
     def poll(self, timeout: float | None) -> Sequence[Event]:
         with self._changed:
             self.polls += 1

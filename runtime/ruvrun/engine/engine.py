@@ -90,6 +90,16 @@ class Engine:
         return len(self._waiting)
 
     @property
+    def first_waiting(self) -> int | None:
+        """The request that waits for a slot the longest."""
+        return next(iter(self._waiting), None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a slot is free; then nobody waits."""
+        return self._slots.can_allocate()
+
+    @property
     def unread(self) -> int:
         """Prompt tokens that were not sent yet, of those who wait for a slot, too."""
         return sum(each.prompt_left for held in (self._running, self._waiting) for each in held.values())
@@ -120,6 +130,10 @@ class Engine:
         if self._waiting.pop(id, None) is None and id in self._running:
             self._end(self._running[id])
             self._admit()
+
+    def withdraw(self) -> Request:
+        """Take back the request that waits the longest: nothing of it was computed, so any engine can serve it."""
+        return self._waiting.pop(next(iter(self._waiting))).request
 
     def step(self) -> Outgoing | None:
         """The next ring message to send, with its tensors; None when there is none until something returns."""

@@ -55,6 +55,20 @@ class Calls:
         """Calls that wait for their turn."""
         return len(self._waiting)
 
+    @property
+    def first_waiting(self) -> int | None:
+        """The call that waits the longest."""
+        return self._waiting[0].id if self._waiting else None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more call would go at once."""
+        return len(self._flying) + len(self._waiting) < self.window
+
+    def withdraw(self) -> Call:
+        """Take back the call that waits the longest."""
+        return self._waiting.popleft()
+
     def add(self, call: Call) -> None:
         """Take a call; first come, first served.
 

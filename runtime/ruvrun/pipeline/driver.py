@@ -21,9 +21,9 @@ What can go wrong, and what then happens:
 Pipelines of graphs have no sequences: a call is one message, and several in flight fill the pipeline.
 
 A manifest of several pipelines has a ``Lane`` for each. A new request goes to the one with the least to do
-(``spread``), and 1 to 3 happen to one lane alone: the others keep their sequences, and take what comes. All lanes are
-driven by this one thread: what a step costs here is a small part of what it costs a stage, and several threads would
-only take turns at the interpreter.
+(``spread``), and 1 to 3 happen to one lane alone: the others keep their sequences, and take what comes and, in case 1,
+what had not begun. All lanes are driven by this one thread: what a step costs here is a small part of what it costs a
+stage, and several threads would only take turns at the interpreter.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ruvrun.pipeline.calls import Call, Calls
 from ruvrun.pipeline.health import Health
 from ruvrun.pipeline.lane import Event as Event
 from ruvrun.pipeline.lane import Lane, OnEvent, Tensors, Told, stage_lost
-from ruvrun.pipeline.spread import least_busy
+from ruvrun.pipeline.spread import least_busy, leave, level
 
 _STOPPING = "the service is stopping"
 _log = logging.getLogger("ruvrun")
@@ -268,6 +268,8 @@ class Driver:
                     now = time.monotonic()
                     for lane in lanes:
                         told += lane.expire(now)
+                if several:
+                    level(lanes)
         self._tell(told)
 
     def _receive(self, message: Message, tensors: Tensors, lane: Lane) -> Told:
@@ -294,6 +296,7 @@ class Driver:
         elif lane.ready:
             lane.ready = False
             self._all_ready.clear()
+            leave(lane, self._lanes)
             stage = self._health.nodes[message.node].stage
             return lane.lose(f"{message.node} (stage {stage}) was lost: {message.why or message.state}")
         return []

@@ -1,0 +1,255 @@
+"""Several pipelines under one driver: who gets what, and what a loss in one is to the other. No processes here."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from ruvrun import frames
+from ruvrun.engine import Engine, Lost, Request, Token
+from ruvrun.errors import UnreachableError
+from ruvrun.pipeline.calls import Call, Calls
+from ruvrun.pipeline.driver import Driver, Event
+from ruvrun.pipeline.lane import Lane
+from ruvrun.pipeline.spread import least_busy, leave, level
+from ruvrun.pipeline.worker import Worker
+from tests.runtime.fake_ring import Event as Heard
+from tests.runtime.fake_ring import FakeRing, fake_manifest
+from tests.runtime.fakes import fake_workers, greedy, plain_tokens
+from tests.runtime.test_driver import Doubler, graph_spec
+
+WAIT = 20.0
+CONTEXT = 64
+
+
+def ask(number: int, prompt: int = 3, max_tokens: int = 6) -> Request:
+    return Request(number, tuple(range(2, 2 + prompt)), max_tokens, greedy(), frozenset())
+
+
+def lanes(count: int, streams: int = 2) -> list[Lane]:
+    found = [Lane(n, Engine(stages=1, context=CONTEXT, streams=streams), 10.0) for n in range(count)]
+    for lane in found:
+        lane.ready = True
+    return found
+
+
+def give(lane: Lane, request: Request) -> None:
+    assert isinstance(lane.work, Engine)
+    lane.work.add(request)
+    lane.callers[request.id] = lambda _event: None
+
+
+def held(lane: Lane) -> tuple[int, int]:
+    return lane.work.running, lane.work.waiting
+
+
+def test_requests_go_where_the_fewest_are_and_to_the_first_of_equals() -> None:
+    three = lanes(3)
+    chosen = []
+    for number in range(7):
+        lane = least_busy(three)
+        assert lane is not None
+        give(lane, ask(number))
+        chosen.append(lane.number)
+    assert chosen == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_of_equally_many_the_one_with_less_to_read_is_taken() -> None:
+    two = lanes(2)
+    give(two[0], ask(1, prompt=30))
+    give(two[1], ask(2, prompt=3))
+    assert least_busy(two) is two[1]
+
+
+def test_a_pipeline_that_is_not_whole_gets_nothing() -> None:
+    two = lanes(2)
+    two[0].ready = False
+    assert least_busy(two) is two[1]
+    two[1].ready = False
+    assert least_busy(two) is None
+
+
+def test_who_waits_gets_room_wherever_it_is_the_oldest_first() -> None:
+    three = lanes(3, streams=1)
+    for number, lane in ((1, 0), (2, 1), (3, 1), (4, 0), (5, 0)):
+        give(three[lane], ask(number))
+    assert [held(lane) for lane in three] == [(1, 2), (1, 1), (0, 0)]
+    level(three)
+    assert [held(lane) for lane in three] == [(1, 2), (1, 0), (1, 0)], "3 is older than 4 and 5"
+    assert list(three[2].callers) == [3]
+    three[0].cancel(1)
+    three[1].cancel(2)
+    level(three)
+    assert [held(lane) for lane in three] == [(1, 0), (1, 0), (1, 0)]
+    for lane in three:
+        assert isinstance(lane.work, Engine)
+        lane.work.check()
+        assert list(lane.callers) == [next(iter(lane.work._running))]
+
+
+def test_who_waits_at_a_lost_pipeline_goes_on_waiting_elsewhere_while_there_is_one() -> None:
+    two = lanes(2, streams=1)
+    for number, lane in ((1, 0), (2, 0), (3, 0), (4, 1)):
+        give(two[lane], ask(number))
+    two[0].ready = False
+    leave(two[0], two)
+    assert [held(lane) for lane in two] == [(1, 0), (1, 2)]
+    assert [lost.id for _, lost in two[0].lose("gone")] == [1]
+    two[1].ready = False
+    leave(two[1], two)
+    assert sorted(lost.id for _, lost in two[1].lose("gone")) == [2, 3, 4]
+
+
+def test_calls_are_levelled_too() -> None:
+    two = [Lane(n, Calls(stages=1), 10.0) for n in range(2)]
+    for lane in two:
+        lane.ready = True
+    for number in range(5):
+        assert isinstance(two[0].work, Calls)
+        two[0].work.add(Call(number, {}, Future()))
+    while two[0].work.step() is not None:
+        pass
+    assert held(two[0]) == (2, 3)
+    level(two)
+    assert (held(two[0]), held(two[1])) == ((2, 1), (0, 2))
+
+
+@contextmanager
+def driving(
+    *, stages: int = 1, streams: int = 2, ring_of: type[FakeRing] = FakeRing
+) -> Iterator[tuple[Driver, FakeRing]]:
+    """Two pipelines of so many stages, on a, b, ...; all ready."""
+    names = "abcd"[: 2 * stages]
+    workers = [worker for _ in range(2) for worker in fake_workers(stages, slots=streams, context=CONTEXT)]
+    ring = ring_of(workers, names, pipelines=2)
+    engines = [Engine(stages=stages, context=CONTEXT, streams=streams, epoch=7) for _ in range(2)]
+    driver = Driver(fake_manifest(names, pipelines=2), ring, *engines)
+    driver.start()
+    ring.ready()
+    assert driver.wait_ready(WAIT)
+    try:
+        yield driver, ring
+    finally:
+        driver.stop()
+
+
+def begin(driver: Driver, **form: int) -> tuple[Request, queue.SimpleQueue[Event]]:
+    request = ask(driver.next_id(), **form)
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    driver.submit(request, events.put)
+    return request, events
+
+
+def tokens_of(events: queue.SimpleQueue[Event]) -> list[int]:
+    found = []
+    while True:
+        event = events.get(timeout=WAIT)
+        assert isinstance(event, Token), event
+        found.append(event.token)
+        if event.finish:
+            return found
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_tokens_are_those_of_one_pipeline_and_both_work(stages: int) -> None:
+    with driving(stages=stages) as (driver, ring):
+        ring.hold = True
+        asked = [begin(driver, prompt=3 + number, max_tokens=4 + number) for number in range(11)]
+        assert ring.stepped.wait(WAIT)
+        assert driver.load() == (4, 7)
+        ring.release()
+        for request, events in asked:
+            assert tokens_of(events) == plain_tokens(request, CONTEXT)
+        assert driver.load() == (0, 0)
+        opened = [
+            pipeline for one, pipeline in zip(ring.sent, ring.sent_to, strict=True) if isinstance(one, frames.Open)
+        ]
+        assert min(opened.count(0), opened.count(1)) >= 2
+        assert driver.counters(timeout=WAIT).keys() == set("abcd"[: 2 * stages])
+
+
+def test_a_loss_ends_what_its_pipeline_had_begun_and_nothing_else() -> None:
+    with driving(streams=1) as (driver, ring):
+        ring.hold = True
+        first, second, waiting = (begin(driver) for _ in range(3))
+        assert ring.stepped.wait(WAIT)
+        ring.inject(frames.State("a", "lost", "unplugged"))
+        event = first[1].get(timeout=WAIT)
+        assert isinstance(event, Lost)
+        assert event.why == "a (stage 0) was lost: unplugged"
+        health = driver.health()
+        assert health["status"] == "degraded"
+        assert [(node["node"], node["pipeline"], node["state"]) for node in health["nodes"]] == [
+            ("a", 0, "lost"),
+            ("b", 1, "ready"),
+        ]
+        assert not driver.wait_ready(0)
+        ring.lose_ring_of(0)
+        ring.release()
+        for request, events in (second, waiting, begin(driver)):
+            assert tokens_of(events) == plain_tokens(request, CONTEXT)
+        ring.inject(frames.State("b", "lost", "unplugged too"))
+        while driver.health()["status"] != "lost":
+            pass
+        with pytest.raises(UnreachableError, match="no pipeline has all its stages"):
+            begin(driver)
+        ring.inject(frames.State("a", "ready", ""))
+        while driver.health()["status"] != "degraded":
+            pass
+        request, events = begin(driver)
+        assert tokens_of(events) == plain_tokens(request, CONTEXT), "the first pipeline serves again"
+        assert ring.sent_to[-1] == 0
+
+
+def test_a_failed_step_and_a_silent_stage_are_their_pipelines_own() -> None:
+    with driving() as (driver, ring):
+        ring.hold = True
+        first, second = begin(driver), begin(driver)
+        assert ring.stepped.wait(WAIT)
+        ring.inject(frames.Failed(7, 0, "a", "no memory"))
+        event = first[1].get(timeout=WAIT)
+        assert isinstance(event, Lost)
+        assert "no memory" in event.why
+        ring.release()
+        assert tokens_of(second[1]) == plain_tokens(second[0], CONTEXT)
+        assert driver.health()["status"] == "ready"
+
+
+class Chatty(FakeRing):
+    """Pipeline 1 always has something to say."""
+
+    def poll(self, timeout: float | None) -> Sequence[Heard]:  # noqa: ARG002 - it never waits
+        return super().poll(0.0) or [(frames.Counters("b", 1.0, 0.5, 3, 100, 2.5, 1 << 20), {}, 1)]
+
+
+def test_a_pipeline_is_given_up_though_the_other_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with driving(ring_of=Chatty) as (driver, ring):
+        monkeypatch.setattr(driver._lanes[0], "patience", 0.05)
+        ring.hold = True
+        _, events = begin(driver)
+        event = events.get(timeout=WAIT)
+        assert isinstance(event, Lost)
+        assert "no stage answered" in event.why
+
+
+def test_calls_of_a_graph_are_spread() -> None:
+    workers = [Worker(Doubler(), graph_spec(True, True)) for _ in range(2)]  # type: ignore[arg-type] # a double
+    ring = FakeRing(workers, "ab", pipelines=2)
+    driver = Driver(fake_manifest("ab", "graph", pipelines=2), ring, *(Calls(stages=1, epoch=7) for _ in range(2)))
+    driver.start()
+    try:
+        ring.ready()
+        assert driver.wait_ready(WAIT)
+        ring.hold = True
+        futures = [driver.call({"x": np.array([number])}) for number in range(9)]
+        assert ring.stepped.wait(WAIT)
+        ring.release()
+        assert [int(future.result(WAIT)["x"][0]) for future in futures] == [2 * number for number in range(9)]
+        assert min(ring.sent_to.count(0), ring.sent_to.count(1)) >= 3
+    finally:
+        driver.stop()
