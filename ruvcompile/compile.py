@@ -28,16 +28,15 @@ from pathlib import Path
 from typing import Any
 
 from ruvcompile import report as reporting
-from ruvcompile.emit import Contents, check_disk, write_build
+from ruvcompile.disk import check_copies, check_disk
+from ruvcompile.emit import Contents, write_build
 from ruvcompile.errors import InputError, UsageError
-from ruvcompile.golden import add_golden
 from ruvcompile.load import load
 from ruvcompile.lower.sheet import Keyed
-from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.fleet import measure_fleet
 from ruvcompile.options import OF_DECODERS, Options
-from ruvcompile.parts import Parts, Stage
+from ruvcompile.parts import Parts
 from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import program_units, unit_keys
@@ -47,11 +46,11 @@ from ruvcompile.plan import Facts, Member, Plan, make_plan, members, space_for
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvcompile.samples import sample
+from ruvcompile.stages import Lowered, check_stages, divide, lower_stages
 from ruvcompile.targets import fleet_targets
 from ruvcompile.verify import compare, source_loss
 from ruvcompile.whole import observe
 from ruvcompile.workspace import workspace
-from ruvrun.bundle import BUNDLES
 from ruvrun.costs import CostTable, load_costs, merge
 from ruvrun.executors import Array
 from ruvrun.machine import cores, peak_bytes
@@ -81,12 +80,12 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
         check_disk(work, front.program, front.units, len(chosen))
         with tempfile.TemporaryDirectory(dir=work) as scratch:
             plan, costs = _plan(front, chosen, options, store, Path(scratch), progress)
-        parts = _lower(front, plan, work, store, progress)
-        stages = _golden(front, plan, parts, progress)
-        loss = _loss(front, parts, progress)
+        check_copies(work, front.program, plan)
+        lowered = _golden(front, _lower(front, plan, work, store, progress), progress)
+        loss = _loss(front, lowered.chains[0], progress)
         store.remove()
         quant = options.quant if front.program.decoder is not None else "none"
-        contents = Contents(front.program, plan, stages, costs, quant, loss, front.choices)
+        contents = Contents(front.program, plan, lowered, costs, quant, loss, front.choices)
         manifest = write_build(work, contents, options)
         reporting.write(work, manifest, plan.figures, costs, None)
     return {
@@ -170,34 +169,17 @@ def _plan(
         return make_plan(facts), costs
 
 
-def _lower(front: _Front, plan: Plan, work: Path, store: WeightStore, progress: Progress) -> Parts:
-    """Lower every stage into its node's bundle."""
-    made = []
-    with progress.step("lower", total=len(plan.pieces)) as bar:
-        for member, piece in zip(plan.members, plan.pieces, strict=True):
-            directory = work / BUNDLES / member.node.name
-            target = member.target
-            spec = write_stage(
-                front.program,
-                piece,
-                directory,
-                store,
-                backend=target.backend,
-                target=target.name,
-                types=front.types,
-                keyed=Keyed(front.units, front.keys),
-            )
-            made.append((directory, spec))
-            bar.advance()
-    return Parts(front.program, front.units, plan.pieces, made, store, work)
+def _lower(front: _Front, plan: Plan, work: Path, store: WeightStore, progress: Progress) -> Lowered:
+    """Lower every stage into its first node's bundle."""
+    keyed = Keyed(front.units, front.keys)
+    with progress.step("lower", total=len(divide(plan).stages)) as bar:
+        return lower_stages(front.program, keyed, front.types, plan, work, store, bar.advance)
 
 
-def _golden(front: _Front, plan: Plan, parts: Parts, progress: Progress) -> tuple[Stage, ...]:
+def _golden(front: _Front, lowered: Lowered, progress: Progress) -> Lowered:
     """Add the golden checks to the bundles."""
     with progress.step("golden"):
-        shares = [member.target.golden_bound for member in plan.members]
-        specs = add_golden(parts, front.samples, shares)
-    return tuple((directory, spec) for (directory, _), spec in zip(parts.stages, specs, strict=True))
+        return check_stages(lowered, front.samples)
 
 
 def _loss(front: _Front, parts: Parts, progress: Progress) -> dict[str, float]:

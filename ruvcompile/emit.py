@@ -6,8 +6,6 @@ lies under ``node/`` beside it. Keys belong to the fleet: made once, reused by e
 
 from __future__ import annotations
 
-import shutil
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,16 +13,13 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ruvcompile.errors import MachineError
 from ruvcompile.fleet import FleetNode
-from ruvcompile.lower.weights import can_link, size_of
 from ruvcompile.options import KEYS_DIR, Options
 from ruvcompile.passes.infer import named_dims, spelt
-from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Plan
 from ruvcompile.program import Program
-from ruvcompile.quantities import show_bytes
 from ruvcompile.render import NodeFacts, mode_of, render_node
+from ruvcompile.stages import Division, Lowered, copy_stage
 from ruvcompile.targets import Target, load_target
 from ruvrun.bundle import BUNDLE, BUNDLES, HEAD, NODE, NODE_NAME, SECRET_KEY, StageSpec, file_sha256
 from ruvrun.costs import COSTS, CostTable, dump_costs
@@ -48,9 +43,6 @@ from ruvrun.manifest import Plan as Predictions
 from ruvrun.manifest import Program as ProgramEntry
 from ruvrun.pipeline import KeyPair, make_keypair, read_keys, write_keys
 
-SPARE_BYTES = 64 << 20
-"""Of disk for everything that is no weight: graphs, checks, manifests, reports."""
-
 _SECRET = ".secret"
 
 
@@ -58,13 +50,14 @@ _SECRET = ".secret"
 class Contents:
     """What a build consists of, made by the steps before.
 
-    ``stages`` are directory and final spec of each stage, in order; ``quant`` what was done to the weights, as it
-    was asked for; ``loss`` the distance from the source; ``choices`` the inputs a graph was measured with, as text.
+    ``lowered`` are the stages, finished, in the bundles of their first nodes; ``quant`` what was done to the weights,
+    as it was asked for; ``loss`` the distance from the source; ``choices`` the inputs a graph was measured with, as
+    text.
     """
 
     program: Program
     plan: Plan
-    stages: Sequence[tuple[Path, StageSpec]]
+    lowered: Lowered
     costs: CostTable
     quant: str
     loss: Mapping[str, float]
@@ -73,14 +66,17 @@ class Contents:
 
 def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
     """Write all of a build into ``work`` but its stages, which are there, and its report, which needs the manifest."""
-    program, plan = contents.program, contents.plan
+    program, plan, lowered = contents.program, contents.plan, contents.lowered
     keys = _keys(work, options)
     used = {member.node.name: member for member in plan.members}
     head = options.fleet.node(options.fleet.head)
-    listed = [*(member.node for member in plan.members), *([head] if head.name not in used else [])]
+    listed = [*(member.node for member in used.values()), *([head] if head.name not in used else [])]
     entry = _program(contents)
-    made = [_stage(number, *stage, plan) for number, stage in enumerate(contents.stages)]
-    pipelines = [Pipeline(stages=[Placed(stage=number, node=name) for number, name in enumerate(used)])]
+    made = [_stage(number, *stage, lowered.division) for number, stage in enumerate(lowered.stages)]
+    pipelines = [
+        Pipeline(stages=[Placed(stage=stage, node=member.node.name) for stage, member in placed])
+        for placed in lowered.division.pipelines
+    ]
     manifest = Manifest(
         id=identify(entry, made, pipelines),
         program=entry,
@@ -98,47 +94,19 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
         pipeline=pipelines,
         head=Head(node=head.name),
         space=plan.space,
-        plan=_predictions(plan),
+        plan=_predictions(plan, lowered.division),
     )
     nodes = Nodes(node=_addresses(listed))
     (work / MANIFEST).write_bytes(dump_manifest(manifest))
     (work / NODES).write_bytes(dump_nodes(nodes))
     (work / COSTS).write_bytes(dump_costs(contents.costs))
+    for number, stage in enumerate(lowered.stages):
+        for member in lowered.division.holders(number)[1:]:
+            copy_stage(stage, work / BUNDLES / member.node.name)
     for node in listed:
         target = used[node.name].target if node.name in used else load_target(node.target, options.targets_dir)
         _write_bundle(work / BUNDLES / node.name, program, manifest, nodes, node.name, keys[node.name], target)
     return manifest
-
-
-def check_disk(work: Path, program: Program, units: Sequence[Unit], stages: int) -> None:
-    """Refuse, before a weight is written, what the disk has no room for.
-
-    Every weight is written once. Stages link to what the store holds where the file system can; elsewhere, and for
-    what several of them read, they hold copies of their own.
-
-    Args:
-        work: where the build is made.
-        program: what is built.
-        units: of it.
-        stages: into how many of them it will be cut, wherever.
-
-    Raises:
-        MachineError: with what would be needed, and what there is.
-    """
-    values = program.model.graph.initializers
-    readers = Counter(name for unit in units for name in unit.weights)
-    sizes = {name: size_of(values[name]) for name in readers}
-    whole = sum(sizes.values())
-    again = sum(sizes[name] * (min(count, stages) - 1) for name, count in readers.items())
-    again += 0 if can_link(work) else whole
-    needed, free = whole + again + SPARE_BYTES, shutil.disk_usage(work).free
-    if needed > free:
-        raise MachineError(
-            "disk-short",
-            f"the build needs {show_bytes(needed)} of disk where it is written, and {show_bytes(free)} are free",
-            context=[f"weights {show_bytes(whole)}, copies of them {show_bytes(again)}; {work.parent}"],
-            hint="make room, choose another place with -o, or use --quant int4",
-        )
 
 
 def _program(contents: Contents) -> ProgramEntry:
@@ -146,8 +114,8 @@ def _program(contents: Contents) -> ProgramEntry:
     graph = program.model.graph
     # The stages know more than the file may say: types that were inferred or seen, a name for every open dimension.
     # Who makes a tensor knows the most.
-    known = {tensor.name: tensor for _, spec in contents.stages for tensor in spec.inputs}
-    known |= {tensor.name: tensor for _, spec in contents.stages for tensor in spec.outputs}
+    known = {tensor.name: tensor for _, spec in contents.lowered.stages for tensor in spec.inputs}
+    known |= {tensor.name: tensor for _, spec in contents.lowered.stages for tensor in spec.outputs}
 
     def ports(values: Sequence[ir.Value]) -> list[Tensor]:
         return [] if decoder else [known.get(str(value.name)) or _tensor(value) for value in values]
@@ -178,7 +146,7 @@ def _tensor(value: ir.Value) -> Tensor:
     return Tensor(name=value.name, dtype=spelt(value.type), shape=list(dims))
 
 
-def _stage(number: int, directory: Path, spec: StageSpec, plan: Plan) -> Stage:
+def _stage(number: int, directory: Path, spec: StageSpec, division: Division) -> Stage:
     return Stage(
         index=number,
         sha256=file_sha256(directory / BUNDLE),
@@ -188,20 +156,22 @@ def _stage(number: int, directory: Path, spec: StageSpec, plan: Plan) -> Stage:
         outputs=spec.outputs,
         forward=spec.forward,
         weight_bytes=spec.weight_bytes,
-        graph_nodes=len(plan.pieces[number].nodes),
+        graph_nodes=len(division.stages[number][0].nodes),
         kv=spec.kv,
     )
 
 
-def _predictions(plan: Plan) -> Predictions:
+def _predictions(plan: Plan, division: Division) -> Predictions:
+    """What was promised; of a stage that several nodes hold, the first one's time."""
     figures = plan.figures
     rate = figures.get("predicted_tokens_per_s", figures.get("predicted_items_per_s"))
+    predicted = {stage["node"]: stage["predicted_ms"] for stage in figures["stages"]}
     return Predictions(
         cost_source=figures["cost_source"],
         bottleneck_ms=figures["bottleneck_ms"],
         lower_bound_ms=figures["lower_bound_ms"],
         gap=figures["gap"],
-        stage_ms=[stage["predicted_ms"] for stage in figures["stages"]],
+        stage_ms=[predicted[member.node.name] for _, member in division.stages],
         tokens_per_s=float(rate or 0.0),
         verdict=figures["verdict"],
     )

@@ -233,7 +233,7 @@ def test_the_disk_is_asked_before_anything_is_written(model, tmp_path, monkeypat
 def test_there_is_room_for_what_is_said_to_be_needed(model, tmp_path, monkeypatch) -> None:
     """The weights of the bundles together, with what both hold: never more than was asked for."""
     asked: list[int] = []
-    monkeypatch.setattr("ruvcompile.emit.SPARE_BYTES", 0)
+    monkeypatch.setattr("ruvcompile.disk.SPARE_BYTES", 0)
     usage = shutil.disk_usage("/")
 
     class Free(int):
@@ -279,13 +279,13 @@ def test_a_disk_that_fills_up_is_one_error_and_leaves_nothing(model, tmp_path, l
 
 
 def test_weights_that_cannot_be_linked_are_counted_twice(source, tmp_path, monkeypatch) -> None:
-    from ruvcompile.emit import check_disk
+    from ruvcompile.disk import check_disk
     from ruvrun.errors import MachineError
 
     program = quantise(source, "int4")
     units = program_units(program)
     whole = parts.weight_bytes(program, units)
-    monkeypatch.setattr("ruvcompile.emit.SPARE_BYTES", 0)
+    monkeypatch.setattr("ruvcompile.disk.SPARE_BYTES", 0)
     free(monkeypatch, whole)
     check_disk(tmp_path, program, units, 1)
     free(monkeypatch, whole - 1)
