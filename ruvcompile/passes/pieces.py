@@ -39,13 +39,13 @@ def unit_of(node_name: str) -> str:
 
 def wire(program: Program, border: Boundary) -> tuple[str, ...]:
     """The tensors that travel over a cut, each once; key/value state and positions of a decoder stay where they are."""
-    hidden = _state(program)
+    hidden = stays(program)
     return tuple(name for name in border.tensors if name not in hidden)
 
 
 def pieces(program: Program, parts: Sequence[Unit], cuts: Sequence[int]) -> tuple[Piece, ...]:
     """The stages that ``cuts`` make: cut ``k`` lies between the first ``k`` units and the rest."""
-    hidden = _state(program)
+    hidden = stays(program)
     bounds = [0, *cuts, len(parts)]
     found = []
     for start, stop in pairwise(bounds):
@@ -100,7 +100,7 @@ def label(part: Unit) -> str:
     return f"{head}.*.{rest.split('.')[-1]}" if head == "layers" and dot else name
 
 
-def _state(program: Program) -> frozenset[str]:
+def stays(program: Program) -> frozenset[str]:
     """Names that never travel: a decoder's past, present and positions."""
     if program.decoder is None:
         return frozenset()
