@@ -1,0 +1,1 @@
+"""The charts, as Vega-Lite specifications: what is drawn, for each of two sizes."""

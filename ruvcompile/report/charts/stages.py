@@ -1,0 +1,238 @@
+"""Charts of whole stages: time of a step, memory, and the shapes that were compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ruvcompile.quantities import show_bytes
+from ruvcompile.report.charts.frame import (
+    FAINT,
+    INK,
+    LINE,
+    PAPER,
+    PARTS,
+    STAGES,
+    Chart,
+    Size,
+    Spec,
+    colours,
+    described,
+    framed,
+    ms_axis,
+    quantity_axis,
+    show_ms,
+    show_rate,
+)
+from ruvcompile.report.contents import Figures
+from ruvcompile.report.stages import MEMORY, Choice, Part, name_of
+
+MEASURED = "measured"
+_ROW = 30
+
+
+def times_chart(
+    figures: Figures, parts: Sequence[Part], measured: dict[int, float], planned: dict[int, float]
+) -> Chart:
+    """Time of one step on each stage: what it is made of, the slowest, and what the best cut could not go below.
+
+    Args:
+        measured: of a run, the median step of stages (by index); empty without a run.
+        planned: the plan's for the rows of that run, by which the parts are stretched.
+    """
+    names = [name_of(figures, stage) for stage in figures.stages]
+    whats = list(dict.fromkeys(part.what for part in parts)) + ([MEASURED] if measured else [])
+    bars = []
+    for part in parts:
+        stage = figures.stages[part.stage]
+        ms = part.value * planned.get(part.stage, stage.predicted_ms) / stage.predicted_ms
+        says = f"{names[part.stage]}: {part.what} {show_ms(ms)} ms planned"
+        bars.append({"stage": names[part.stage], "side": "plan", "what": part.what, "ms": ms, "says": says})
+    for index, ms in measured.items():
+        says = f"{names[index]}: {show_ms(ms)} ms measured"
+        bars.append({"stage": names[index], "side": "run", "what": MEASURED, "ms": ms, "says": says})
+    sums: dict[tuple[str, str], float] = {}
+    for bar in bars:
+        key = (str(bar["stage"]), str(bar["side"]))
+        sums[key] = sums.get(key, 0.0) + float(str(bar["ms"]))
+    # Figures stand behind the line of the lower bound where that is near, not on it.
+    bound = figures.lower_bound_ms
+    ends = [
+        {
+            "stage": stage,
+            "side": side,
+            "ms": bound if not measured and 0.85 * bound < ms < bound else ms,
+            "text": f"{show_ms(ms)} ms",
+        }
+        for (stage, side), ms in sums.items()
+    ]
+    most = max(sums.values())
+
+    def spec(size: Size) -> Spec:
+        axis = ms_axis("time of a step", size, most * (1.28 if size.narrow else 1.1))
+        y = {"field": "stage", "type": "nominal", "sort": names, "title": None}
+        offset = {"yOffset": {"field": "side", "type": "nominal", "sort": ["plan", "run"]}} if measured else {}
+        shades = [*PARTS[: len(whats) - bool(measured)], *([LINE] if measured else [])]
+        layers: list[Spec] = [
+            {
+                "data": {"values": bars},
+                "mark": {"type": "bar", "stroke": PAPER, "strokeWidth": 1},
+                "encoding": {
+                    "y": y,
+                    **offset,
+                    "x": {"field": "ms", "type": "quantitative", **axis},
+                    "color": {"field": "what", "type": "nominal", "scale": colours(whats, shades)},
+                    "order": {"field": "order", "type": "quantitative"},
+                    **described(),
+                },
+                "transform": [{"calculate": f"indexof({whats}, datum.what)", "as": "order"}],
+            },
+            {
+                "data": {"values": ends},
+                "mark": {"type": "text", "align": "left", "dx": 5, "aria": False},
+                "encoding": {"y": y, **offset, "x": {"field": "ms", "type": "quantitative"}, "text": {"field": "text"}},
+            },
+        ]
+        if not measured:
+            rules = [{"ms": bound, "says": f"lower bound: {show_ms(bound)} ms"}]
+            layers.append(
+                {
+                    "data": {"values": rules},
+                    "mark": {"type": "rule", "strokeDash": [4, 3], "stroke": INK},
+                    "encoding": {"x": {"field": "ms", "type": "quantitative"}, **described()},
+                }
+            )
+        return framed(size, layers, height={"step": _ROW if not measured else 22})
+
+    beside = "" if not measured else " Under each plan is the median step of the run."
+    what = (
+        f"Time of one step of {figures.rows} row{'s' if figures.rows > 1 else ''}" if not measured else "Time of a step"
+    )
+    limit = "" if measured else " The dashed line is the lower bound: no cut makes the slowest stage faster than that."
+    return Chart(
+        "times",
+        "Time per stage",
+        f"{what} on each stage, and what it is spent on.{beside}{limit}",
+        len(bars) + (0 if measured else 1),
+        spec,
+    )
+
+
+def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int]) -> Chart:
+    """Memory of each stage's process in parts, what the node has usable, and what a run's peak was."""
+    names = [name_of(figures, stage) for stage in figures.stages]
+    most = max([*(stage.predicted_rss_bytes for stage in figures.stages), *peaks.values()])
+    near = [stage.usable_bytes for stage in figures.stages if stage.usable_bytes and stage.usable_bytes <= 4 * most]
+    most = max([most, *near])
+    width, unit = (2**30, "GiB") if most >= 2**30 else (2**20, "MiB")
+    whats = [what for what in MEMORY if any(part.what == what for part in parts)]
+    bars = [
+        {
+            "stage": names[part.stage],
+            "what": part.what,
+            "size": part.value / width,
+            "order": MEMORY.index(part.what),
+            "says": f"{names[part.stage]}: {part.what} {show_bytes(part.value)}",
+        }
+        for part in parts
+    ]
+    ends = [
+        {"stage": name, "size": stage.predicted_rss_bytes / width, "text": show_bytes(stage.predicted_rss_bytes)}
+        for name, stage in zip(names, figures.stages, strict=True)
+    ]
+    limits = [
+        {
+            "stage": name,
+            "size": stage.usable_bytes / width,
+            "says": f"{name}: usable {show_bytes(stage.usable_bytes)}",
+        }
+        for name, stage in zip(names, figures.stages, strict=True)
+        if stage.usable_bytes in near
+    ]
+    seen = [
+        {"stage": names[index], "size": peak / width, "says": f"{names[index]}: peak of the run {show_bytes(peak)}"}
+        for index, peak in peaks.items()
+    ]
+
+    def spec(size: Size) -> Spec:
+        y = {"field": "stage", "type": "nominal", "sort": names, "title": None}
+        x = {"field": "size", "type": "quantitative"}
+        axis = quantity_axis(f"memory, {unit}", size, most / width * (1.3 if size.narrow else 1.12))
+        layers: list[Spec] = [
+            {
+                "data": {"values": bars},
+                "mark": {"type": "bar", "stroke": PAPER, "strokeWidth": 1},
+                "encoding": {
+                    "y": y,
+                    "x": {**x, **axis},
+                    "color": {"field": "what", "type": "nominal", "scale": colours(whats, PARTS)},
+                    "order": {"field": "order", "type": "quantitative"},
+                    **described(),
+                },
+            },
+            {
+                "data": {"values": ends},
+                "mark": {"type": "text", "align": "left", "dx": 5, "aria": False},
+                "encoding": {"y": y, "x": x, "text": {"field": "text"}},
+            },
+        ]
+        for values, colour, thick in ((limits, INK, 2), (seen, LINE, 4)):
+            if values:
+                layers.append(
+                    {
+                        "data": {"values": values},
+                        "mark": {"type": "tick", "color": colour, "thickness": thick, "size": 24},
+                        "encoding": {"y": y, "x": x, **described()},
+                    }
+                )
+        return framed(size, layers, height={"step": _ROW})
+
+    says = "Memory of each stage's process at its peak."
+    if limits:
+        says += " The thin mark is what the node has usable."
+    if seen:
+        says += " The thick mark is the peak of the run."
+    return Chart("memory", "Memory per stage", says, len(bars) + len(limits) + len(seen), spec)
+
+
+def choices_chart(choices: Sequence[Choice], what: str) -> Chart:
+    """Rates of the shapes that were compared, with everyone at work and of a single user."""
+    many, one = "all streams", "a single user"
+    names = [choice.label for choice in choices]
+    bars = []
+    for choice in choices:
+        for who, rate in ((many, choice.many), (one, choice.one)):
+            if rate is not None:
+                text = f"{show_rate(rate)}"
+                says = f"{choice.label}, {who}: {text} {what}/s"
+                bars.append({"shape": choice.label, "who": who, "rate": rate, "text": text, "says": says})
+    most = max(float(str(bar["rate"])) for bar in bars)
+
+    def spec(size: Size) -> Spec:
+        y = {"field": "shape", "type": "nominal", "sort": names, "title": None}
+        offset = {"field": "who", "type": "nominal", "sort": [many, one]}
+        x = {"field": "rate", "type": "quantitative"}
+        axis = quantity_axis(f"{what}/s", size, most * (1.25 if size.narrow else 1.08))
+        return framed(
+            size,
+            [
+                {
+                    "mark": {"type": "bar"},
+                    "encoding": {
+                        "y": y,
+                        "yOffset": offset,
+                        "x": {**x, **axis},
+                        "color": {"field": "who", "type": "nominal", "scale": colours([many, one], (STAGES[0], FAINT))},
+                        **described(),
+                    },
+                },
+                {
+                    "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 11, "aria": False},
+                    "encoding": {"y": y, "yOffset": offset, "x": x, "text": {"field": "text"}},
+                },
+            ],
+            data={"values": bars},
+            height={"step": 17},
+        )
+
+    says = f"{what.capitalize()} per second of the plan and of the shapes it was compared with."
+    return Chart("choices", "The plan and what it was compared with", says, len(bars), spec)

@@ -1,0 +1,151 @@
+"""What a report is written from, as it lies beside the manifest: ``plan.json``.
+
+It is the JSON of the plan and what the page shows beyond it: where each unit went, what crosses the cuts, what is
+between the nodes, and the forecast that the timeline is drawn from. Every part that came later has a default, so a
+report of a build of any version is written again, with what that version knew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ruvcompile.forecast import Forecast
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Pipelines, and stages of each."""
+
+    replicas: int
+    stages: int
+
+    def __str__(self) -> str:
+        pipelines = f"{self.replicas} pipelines of " if self.replicas > 1 else ""
+        return f"{pipelines}{self.stages} stage{'s' if self.stages > 1 else ''}"
+
+
+class StageFigures(msgspec.Struct, frozen=True):
+    """A stage on a node. ``predicted_ms`` is of a step of the planned rows, ``predicted_ms_one`` of one row.
+
+    Of the parts of ``predicted_rss_bytes``, those that an older plan did not tell are 0.
+    """
+
+    node: str
+    target: str
+    backend: str
+    graph_nodes: int
+    weight_bytes: int
+    kv_bytes: int
+    cut_bytes: int
+    predicted_ms: float
+    predicted_rss_bytes: int
+    pipeline: int = 0
+    predicted_ms_one: float | None = None
+    resident_bytes: int = 0
+    activation_bytes: int = 0
+    runtime_bytes: int = 0
+    usable_bytes: int = 0
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """A shape that was compared with the plan; figures are None where it does not fit, or of the other kind."""
+
+    shape: Shape
+    fits: bool = True
+    why: str = ""
+    tokens_per_s: float | None = None
+    tokens_per_s_one: float | None = None
+    ttft_ms: float | None = None
+    items_per_s: float | None = None
+    items_per_s_one: float | None = None
+    latency_ms: float | None = None
+
+    @property
+    def per_s(self) -> float | None:
+        """Tokens (or items) per second with everyone at work."""
+        return self.tokens_per_s if self.tokens_per_s is not None else self.items_per_s
+
+    @property
+    def per_s_one(self) -> float | None:
+        """The same of a single user."""
+        return self.tokens_per_s_one if self.tokens_per_s_one is not None else self.items_per_s_one
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A node that a rule kept out: what the rule wanted, and what the node has."""
+
+    node: str
+    rule: str
+    wanted: Any = ""
+    has: Any = ""
+
+
+class UnitPlace(msgspec.Struct, frozen=True):
+    """A unit of the program: what it is called, its row in the cost table, its stage and its operators."""
+
+    name: str
+    key: str
+    stage: int
+    ops: list[str] = []
+
+
+class Crossing(msgspec.Struct, frozen=True):
+    """A tensor that crosses a cut; ``bytes`` per token (decoders) or call."""
+
+    name: str
+    dtype: str
+    shape: list[int | str]
+    bytes: int
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """What stage ``after`` sends to the next one."""
+
+    after: int
+    tensors: list[Crossing]
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """All of ``plan.json``."""
+
+    shape: Shape
+    stages: list[StageFigures]
+    bottleneck_ms: float
+    lower_bound_ms: float
+    gap: float
+    verdict: str
+    cost_source: str = "measured"
+    rows: int = 1
+    predicted_tokens_per_s: float | None = None
+    predicted_tokens_per_s_one: float | None = None
+    predicted_ttft_ms: float | None = None
+    predicted_items_per_s: float | None = None
+    predicted_latency_ms: float | None = None
+    alternatives: list[Alternative] = []
+    rejected: list[Rejected] = []
+    units: list[UnitPlace] = []
+    cuts: list[Cut] = []
+    forecast: Forecast | None = None
+
+    @property
+    def decoder(self) -> bool:
+        """Whether it is tokens that are counted."""
+        return self.predicted_tokens_per_s is not None
+
+    @property
+    def per_s(self) -> float:
+        """Tokens (or items) per second with everyone at work."""
+        return self.predicted_tokens_per_s or self.predicted_items_per_s or 0.0
+
+    @property
+    def per_s_one(self) -> float | None:
+        """The same of a single user."""
+        if self.predicted_latency_ms:
+            return 1e3 / self.predicted_latency_ms
+        return self.predicted_tokens_per_s_one
+
+    @property
+    def first_pipeline(self) -> list[StageFigures]:
+        """The stages of pipeline 0, in order; those of the others hold the same pieces."""
+        return [stage for stage in self.stages if stage.pipeline == 0]

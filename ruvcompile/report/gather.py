@@ -1,0 +1,69 @@
+"""From a plan and its program to what the report shows beyond the JSON of the plan: units, cuts, links, forecast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import onnx_ir as ir
+
+from ruvcompile.passes.infer import Type
+from ruvcompile.passes.pieces import unit_of
+from ruvcompile.passes.units import Unit
+from ruvcompile.program import Piece, Program
+from ruvcompile.report.contents import Crossing, Cut, UnitPlace
+
+
+def gather(
+    program: Program, units: Sequence[Unit], keys: Sequence[str], types: Mapping[str, Type], pieces: Sequence[Piece]
+) -> dict[str, Any]:
+    """What ``plan.json`` holds of the program: its units with their stages, and what crosses each cut.
+
+    Args:
+        keys: of ``units``, one each.
+        types: of a graph's tensors, as observed; of a decoder none.
+        pieces: the stages of one pipeline, in order.
+    """
+    stage = {name: number for number, piece in enumerate(pieces) for name in piece.nodes}
+    ops = {str(node.name): node.op_type for node in program.model.graph}
+    decoder = program.decoder is not None
+    places = [
+        UnitPlace(
+            name=unit_of(unit.nodes[0]) if decoder else unit.nodes[0],
+            key=key,
+            stage=stage[unit.nodes[0]],
+            ops=[] if decoder else [ops[name] for name in unit.nodes],
+        )
+        for unit, key in zip(units, keys, strict=True)
+    ]
+    # In the order of computation: a plan may have moved units that do not depend on each other.
+    places.sort(key=lambda place: place.stage)
+    told: dict[str, Any] = msgspec.to_builtins({"units": places, "cuts": _cuts(program, types, pieces)})
+    return told
+
+
+def _cuts(program: Program, types: Mapping[str, Type], pieces: Sequence[Piece]) -> list[Cut]:
+    graph = program.model.graph
+    values = {str(value.name): value for value in (*graph.inputs, *(out for node in graph for out in node.outputs))}
+    return [
+        Cut(number, [_crossing(name, values[name], types) for name in piece.forward])
+        for number, piece in enumerate(pieces[:-1])
+    ]
+
+
+def _crossing(name: str, value: ir.Value, types: Mapping[str, Type]) -> Crossing:
+    """A tensor at a cut. Of a decoder, batch and sequence are one axis there, whose length is that of the step."""
+    if name in types:
+        seen = types[name]
+        return Crossing(
+            name,
+            seen.dtype.name.lower(),
+            [extent if extent is not None else "any" for extent in seen.shape],
+            seen.nbytes,
+        )
+    assert value.dtype is not None and value.shape is not None, "links carry only what has a type"
+    known = [extent for extent in value.shape if isinstance(extent, int)]
+    size = math.ceil(value.dtype.itemsize * math.prod(known))
+    return Crossing(name, value.dtype.name.lower(), ["tokens", *known], size)

@@ -1,0 +1,63 @@
+"""The page: a template, a style sheet, and the drawings, as one text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+
+import jinja2
+from markupsafe import Markup
+
+from ruvcompile.quantities import show_bytes
+from ruvcompile.report.charts.frame import SIZES, Chart, show_ms, show_rate
+from ruvcompile.report.draw import EXTRA, available, draw
+from ruvcompile.report.view import View
+from ruvrun.costs import CostTable
+from ruvrun.manifest import Manifest
+
+
+def page(manifest: Manifest, costs: CostTable, view: View) -> str:
+    """The whole of ``report.html``; without the extra its tables, and the sentence that says what draws the charts."""
+    drawn = drawings(view.charts) if available() else {}
+    return _template().render(
+        manifest=manifest,
+        costs=costs,
+        view=view,
+        plan=view.figures,
+        run=view.run,
+        drawn=drawn,
+        style=_style(),
+        extra=EXTRA,
+    )
+
+
+def drawings(charts: Mapping[str, Chart]) -> dict[str, Markup]:
+    """Each chart as a figure, drawn for every size. What is text in it was escaped by the library that drew it."""
+    return {name: Markup(_figure(chart)) for name, chart in charts.items()}
+
+
+def _figure(chart: Chart) -> str:
+    drawings = "".join(
+        f'<div class="{size.name}">{draw(chart.spec(size), f"{chart.id}-{size.name}")}</div>\n' for size in SIZES
+    )
+    says = Markup.escape(chart.says)
+    return f'<figure id="{chart.id}" data-marks="{chart.marks}">\n<figcaption>{says}</figcaption>\n{drawings}</figure>'
+
+
+@cache
+def _style() -> Markup:
+    return Markup(resources.files("ruvcompile.report").joinpath("report.css").read_text("utf-8"))
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"bytes": show_bytes, "ms": show_ms, "rate": show_rate, "percent": _percent}
+    return environment.from_string(resources.files("ruvcompile.report").joinpath("report.html.j2").read_text("utf-8"))
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"

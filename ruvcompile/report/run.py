@@ -1,0 +1,84 @@
+"""What a run of ``ruvrun bench`` says, beside the plan, and whether it is one of this build."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from ruvcompile.errors import InputError
+from ruvcompile.report.contents import Figures
+from ruvrun.manifest import Manifest
+
+
+class RunStage(msgspec.Struct, frozen=True):
+    """What a run says of one stage; None where the node told nothing."""
+
+    node: str
+    pipeline: int = 0
+    busy: float | None = None
+    measured_ms: float | None = None
+    wire_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Of what a run timed, in ms."""
+
+    p50: float | None = None
+    p95: float | None = None
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What the report shows of the JSON of ``ruvrun bench``: one run, not a sweep."""
+
+    stages: list[RunStage]
+    id: str = ""
+    verdict: str = ""
+    streams: int = 1
+    prompt_tokens: int | None = None
+    tokens_per_s: float | None = None
+    items_per_s: float | None = None
+    ttft_ms: Percentiles | None = None
+    tpot_ms: Percentiles | None = None
+    latency_ms: Percentiles | None = None
+    bubble: float | None = None
+
+    @property
+    def per_s(self) -> float | None:
+        """Tokens (or items) per second."""
+        return self.tokens_per_s if self.tokens_per_s is not None else self.items_per_s
+
+
+def require_same(path: Path, run: Run, manifest_path: Path, manifest: Manifest) -> None:
+    """That the run is one of this build: what it computes, on the nodes it has."""
+    graph = manifest.program.kind == "graph"
+    placed = [placed.node for pipeline in manifest.pipeline for placed in pipeline.stages]
+    if (run.items_per_s if graph else run.tokens_per_s) is None or run.id not in ("", manifest.id):
+        what = "another model or another build"
+    elif [stage.node for stage in run.stages] != placed:
+        what = "other nodes"
+    else:
+        return
+    raise InputError("run-of-another-build", f"{path} is of {what} than {manifest_path}", hint="bench this build")
+
+
+def rows_of(figures: Figures, run: Run) -> int:
+    """Rows of a step in a run: a pipeline's sequences are shared among as many steps as it has stages."""
+    if not figures.decoder:
+        return 1
+    each = math.ceil(run.streams / figures.shape.replicas)
+    return max(1, math.ceil(each / figures.shape.stages))
+
+
+def planned_ms(figures: Figures, stage: int, rows: int) -> float:
+    """What the plan says of one step of ``rows`` rows on a stage (index into ``figures.stages``)."""
+    placed = figures.stages[stage]
+    if rows == figures.rows or figures.forecast is None:
+        return placed.predicted_ms
+    for pipeline in figures.forecast.pipelines:
+        for forecast in pipeline.stages:
+            if forecast.node == placed.node:
+                return forecast.step_ms(rows)
+    return placed.predicted_ms

@@ -1,0 +1,115 @@
+"""Time and memory of each stage, in parts; and of the shapes that were compared, by how much they lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ruvcompile.report.contents import Alternative, Figures, StageFigures
+from ruvcompile.report.graph import Costed
+from ruvcompile.report.run import Run
+from ruvrun.manifest import PACKED
+
+OWN = "its process"
+NODES = "graph nodes"
+MEMORY = ("weights", "key/value", "activations", "runtime")
+_SEEN = 1e-3  # of a stage's time: less is rounding, and could not be seen
+_TIMES = ("embedding", "attention", "MLP", "output head", NODES, OWN)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of what a stage takes: ``value`` in ms or bytes; ``stage`` is the index in ``figures.stages``."""
+
+    stage: int
+    what: str
+    value: float
+
+
+def name_of(figures: Figures, stage: StageFigures) -> str:
+    """``stage 1 · pi-1``, with the pipeline where there are several."""
+    placed = [each for each in figures.stages if each.pipeline == stage.pipeline]
+    number = placed.index(stage)
+    pipeline = f"{stage.pipeline}." if figures.shape.replicas > 1 else ""
+    return f"stage {pipeline}{number} · {stage.node}"
+
+
+def times(figures: Figures, units: Sequence[Costed]) -> list[Part]:
+    """What each stage does in the time of a step: its units, by kind, and what its process adds.
+
+    Where the units alone are more than the stage's time (cores that several stages share make them slower than they
+    were measured, faster ones quicker), all of them are drawn in proportion.
+    """
+    found = []
+    for index, (stage, held) in enumerate(zip(figures.stages, _held(figures), strict=True)):
+        sums: dict[str, float] = {}
+        for unit in units:
+            if unit.stage == held:
+                what = unit.part if figures.decoder and unit.part in _TIMES else NODES
+                sums[what] = sums.get(what, 0.0) + unit.ms
+        total = sum(sums.values())
+        scale = min(1.0, stage.predicted_ms / total) if total else 1.0
+        parts = {what: ms * scale for what, ms in sums.items()}
+        parts[OWN if sums else NODES] = max(0.0, stage.predicted_ms - total * scale)
+        found += [
+            Part(index, what, parts[what]) for what in _TIMES if parts.get(what, 0.0) > _SEEN * stage.predicted_ms
+        ]
+    return found
+
+
+def memory(figures: Figures) -> list[Part]:
+    """What the memory of each stage's process holds at its peak."""
+    found = []
+    for index, stage in enumerate(figures.stages):
+        weights = stage.resident_bytes or int(stage.weight_bytes * PACKED)
+        known = weights + stage.kv_bytes + stage.activation_bytes
+        runtime = stage.runtime_bytes or max(0, stage.predicted_rss_bytes - known)
+        sizes = (weights, stage.kv_bytes, stage.activation_bytes, runtime)
+        found += [Part(index, what, size) for what, size in zip(MEMORY, sizes, strict=True) if size]
+    return found
+
+
+def _held(figures: Figures) -> list[int]:
+    """Which piece of the program each of ``figures.stages`` holds: its number within its pipeline."""
+    seen: dict[int, int] = {}
+    found = []
+    for stage in figures.stages:
+        found.append(seen.get(stage.pipeline, 0))
+        seen[stage.pipeline] = found[-1] + 1
+    return found
+
+
+def in_order(runs: Run, figures: Figures) -> list[int]:
+    """For each stage of a run, its index in ``figures.stages``."""
+    places = {stage.node: index for index, stage in enumerate(figures.stages)}
+    return [places[stage.node] for stage in runs.stages]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A shape with its rates per second, the plan's own (``chosen``) among the others.
+
+    ``lost`` is the share of the plan's rate that it is short of; below zero it is faster than the plan.
+    """
+
+    label: str
+    chosen: bool
+    many: float
+    one: float | None
+    ttft_ms: float | None
+    lost: float
+
+
+def choices(figures: Figures) -> list[Choice]:
+    """The plan first, then the shapes that fit, the fastest first."""
+    plan = Choice(f"{figures.shape} (the plan)", True, figures.per_s, figures.per_s_one, figures.predicted_ttft_ms, 0.0)
+    others = [
+        Choice(_label(other, figures), False, other.per_s, other.per_s_one, other.ttft_ms, 1 - other.per_s / plan.many)
+        for other in figures.alternatives
+        if other.fits and other.per_s is not None and plan.many
+    ]
+    return [plan, *sorted(others, key=lambda choice: -choice.many)]
+
+
+def _label(other: Alternative, figures: Figures) -> str:
+    return f"{other.shape}, cut elsewhere" if other.shape == figures.shape else str(other.shape)
