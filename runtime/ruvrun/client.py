@@ -31,6 +31,7 @@ class _Node(msgspec.Struct):
     state: str
     since: str
     why: str
+    pipeline: int = 0
 
 
 class _Health(msgspec.Struct):

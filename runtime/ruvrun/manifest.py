@@ -149,7 +149,7 @@ class Head(_Struct, frozen=True):
 
 
 class Space(_Struct, frozen=True):
-    """Key/value space: positions per sequence, and sequences at a time; what was planned for is not part of the id."""
+    """Key/value space of each pipeline: positions per sequence, and sequences at a time; no part of the id."""
 
     context: _Positive
     streams: _Positive
@@ -267,6 +267,13 @@ def load_manifest(path: Path) -> Manifest:
             f"{path} has no [[node]] for {unknown[0]}",
             context=[f"it has: {', '.join(named)}"],
             hint="it was edited by hand; copy it from the build again",
+        )
+    if twice := sorted({node for node in placed if placed.count(node) > 1}):
+        # Who sent a result is known by its node.
+        raise InputError(
+            "manifest-node-twice",
+            f"{path} places two stages on {twice[0]}",
+            hint="a node holds one stage of one pipeline: build again",
         )
     held = {stage.index for stage in manifest.stage}
     if absent := sorted({entry.stage for pipeline in manifest.pipeline for entry in pipeline.stages} - held):

@@ -182,6 +182,7 @@ def test_a_manifest_that_does_not_fit_together_although_its_id_is_right(tmp_path
         (example().stage[:1], example().pipeline, "manifest-stage-missing"),
         (example().stage, [], "toml-wrong"),
         (example().stage, [Pipeline(stages=[])], "toml-wrong"),
+        (example().stage, example().pipeline * 2, "manifest-node-twice"),
     ):
         changed = replace(example(), stage=stages, pipeline=pipelines)
         with pytest.raises(InputError) as error:
