@@ -164,6 +164,7 @@ def _plan(
         store=store,
         scratch=scratch,
         progress=progress,
+        types=front.types,
     )
     with progress.step("plan"):
         facts = Facts(front.program, front.units, front.keys, front.types, tuple(chosen), space, costs, options)

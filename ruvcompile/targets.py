@@ -25,12 +25,15 @@ FILE = "target.toml"
 SHARED = "_shared"
 TEMPLATES = "templates"
 NATIVE = "native"
-FIGURE_KINDS = ("theoretical", "measured")
+FIGURE_KINDS = ("theoretical", "published", "measured")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number about a kind of machine, and where it is from: ``theoretical`` or ``measured``."""
+    """A number about a kind of machine, and where it is from: ``theoretical``, ``published`` by others, ``measured``.
+
+    Those that costs are scaled by are of all its cores together, and have the names of ``ruvrun.profile.rates``.
+    """
 
     name: str
     value: float

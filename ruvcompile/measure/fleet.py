@@ -8,7 +8,9 @@ from pathlib import Path
 from ruvcompile.fleet import HOST
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure import measure
-from ruvcompile.measure.scale import read_bandwidth, scale
+from ruvcompile.measure.scale import figures, scale
+from ruvcompile.measure.work import works
+from ruvcompile.passes.infer import Type
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Member
 from ruvcompile.program import Program
@@ -16,6 +18,7 @@ from ruvcompile.progress import Progress
 from ruvrun.costs import CostTable, merge
 from ruvrun.executors import Array
 from ruvrun.machine import cores
+from ruvrun.profile.rates import measure_rates
 
 
 def measure_fleet(
@@ -29,6 +32,7 @@ def measure_fleet(
     store: WeightStore,
     scratch: Path,
     progress: Progress,
+    types: Mapping[str, Type] | None = None,
 ) -> CostTable:
     """A row for every unit on every member's target and threads.
 
@@ -55,5 +59,11 @@ def measure_fleet(
             samples=samples,
             progress=progress,
         )
-        used.append(rows if here or complete else scale(rows, target, threads, read_bandwidth(count)))
+        if here or complete:
+            used.append(rows)
+            continue
+        with progress.step("rates"):
+            rates = known.rates(HOST, target.backend, count).values() or measure_rates(HOST, target.backend, count)
+        by = figures({rate.name: rate.value for rate in rates}, target, threads)
+        used.append(scale(rows, target, threads, by, works(program, units, keys, types)))
     return merge(used)

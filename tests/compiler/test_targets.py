@@ -13,6 +13,7 @@ import pytest
 
 from ruvcompile.errors import InputError, RuvError, UsageError
 from ruvcompile.fleet import Fleet, FleetNode, make_fleet
+from ruvcompile.measure.scale import LIKE
 from ruvcompile.options import Options
 from ruvcompile.targets import (
     Target,
@@ -64,10 +65,13 @@ def test_what_a_target_says_can_be_done(name: str) -> None:
 def test_the_pi_is_described_by_figures_with_a_source() -> None:
     target = load_target("pi5")
     assert (target.machine, target.cores) == ("aarch64", 4)
-    bandwidth = target.figure("memory_bandwidth")
-    assert bandwidth is not None
-    assert bandwidth.kind == "theoretical"
-    assert bandwidth.value == pytest.approx(4267e6 * 4, rel=1e-2)
+    peak, read = target.figure("memory_bandwidth_peak"), target.figure("memory_bandwidth")
+    assert peak is not None
+    assert read is not None
+    assert (peak.kind, read.kind) == ("theoretical", "published")
+    assert peak.value == pytest.approx(4267e6 * 4, rel=1e-2)
+    assert read.value < peak.value
+    assert {figure.name for figure in target.figures} & LIKE.keys() >= {"int4_matvec", "int4_matmat", "f32_matmat"}
     assert target.figure("wishes") is None
 
 
