@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,35 +13,81 @@ from ruvcompile.targets import Target
 from ruvrun.bundle import BUNDLES
 from ruvrun.manifest import MANIFEST, NODES
 
+WIDTH = 96
+"""Columns that a text may take."""
+
+_NAMED = 3
+_NUMBER = re.compile(r"-|\d+(\.\d+)?( ([KMG]i)?B)?")
+# What is told of an alternative: title, keys of its figures (of decoders, of graphs), digits.
+_FIGURES = (
+    ("per s", ("tokens_per_s", "items_per_s"), 1),
+    ("one alone", ("tokens_per_s_one", "items_per_s_one"), 1),
+    ("first token ms", ("ttft_ms",), 0),
+    ("one takes ms", ("latency_ms",), 1),
+)
+
 PLATFORM = "Linux only for now (Windows through WSL2, CPU only)"
 
 
 def plan_text(result: Mapping[str, Any]) -> str:
-    """A plan (or build) as a table of stages and the figures under it.
+    """A plan (or build): its shape, its stages, what is expected of it, what was turned down, and the verdict.
 
     Args:
         result: the JSON object of ``plan`` and ``build``.
     """
-    rows = [
-        [
-            str(number),
-            stage["node"],
-            stage["target"],
-            stage["backend"],
-            str(stage["graph_nodes"]),
-            show_bytes(stage["weight_bytes"]),
-            show_bytes(stage["kv_bytes"]),
-            show_bytes(stage["cut_bytes"]),
-            f"{stage['predicted_ms']:.2f}",
-        ]
-        for number, stage in enumerate(result["stages"])
+    blocks = [_stages(result), _expected(result)]
+    if others := result.get("alternatives"):
+        blocks.append(_alternatives(others))
+    if rejected := result.get("rejected"):
+        rows = [[entry[key] for key in ("node", "rule", "wanted", "has")] for entry in rejected]
+        blocks.append(table(["turned down", "by", "wanted", "has"], rows))
+    return "\n\n".join([*blocks, _wrapped(result["verdict"])])
+
+
+def _stages(result: Mapping[str, Any]) -> str:
+    """A table per pipeline; those that are the same but for their nodes share one."""
+    stages: Sequence[Mapping[str, Any]] = result["stages"]
+    pipelines: dict[int, list[Mapping[str, Any]]] = {}
+    for stage in stages:
+        pipelines.setdefault(stage.get("pipeline", 0), []).append(stage)
+    alike: dict[str, list[list[Mapping[str, Any]]]] = {}
+    for pipeline in pipelines.values():
+        own = [{key: value for key, value in stage.items() if key not in ("pipeline", "node")} for stage in pipeline]
+        alike.setdefault(json.dumps(own), []).append(pipeline)
+    machines = dict.fromkeys((stage["target"], stage["backend"]) for stage in stages)
+    one = f", {' with '.join(next(iter(machines)))}" if len(machines) == 1 else ""
+    shape = _shape({"replicas": len(pipelines), "stages": len(next(iter(pipelines.values())))})
+    lines = [f"{shape}: {counted(len(stages), 'node')}{one}"]
+    for same in alike.values():
+        if len(alike) > 1:
+            numbers = ", ".join(str(pipeline[0]["pipeline"]) for pipeline in same)
+            lines.append(f"\npipeline{'s' if len(same) > 1 else ''} {numbers}")
+        rows = [_stage(number, places, not one) for number, places in enumerate(zip(*same, strict=True))]
+        head = ["stage", "node", *([] if one else ["target", "back end"]), "graph nodes", "weights", "key/value"]
+        lines.append(
+            table([*head, "memory", "sends", "ms", *(["one row"] if len(rows[0]) > len(head) + 3 else [])], rows)
+        )
+    return "\n".join(lines)
+
+
+def _stage(number: int, places: Sequence[Mapping[str, Any]], machine: bool) -> list[str]:
+    """A line: one stage, on the nodes that hold it."""
+    stage, nodes = places[0], [place["node"] for place in places]
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return [
+        str(number),
+        ", ".join(nodes[:_NAMED]) + more,
+        *([stage["target"], stage["backend"]] if machine else []),
+        str(stage["graph_nodes"]),
+        *(show_bytes(stage[key]) for key in ("weight_bytes", "kv_bytes", "predicted_rss_bytes", "cut_bytes")),
+        f"{stage['predicted_ms']:.2f}",
+        *([f"{stage['predicted_ms_one']:.2f}"] if "predicted_ms_one" in stage else []),
     ]
-    head = ["stage", "node", "target", "back end", "graph nodes", "weights", "key/value", "sends", "predicted ms"]
-    lines = [table(head, rows), ""]
-    lines.append(
-        f"slowest stage {result['bottleneck_ms']:.2f} ms, lower bound {result['lower_bound_ms']:.2f} ms, "
-        f"gap {100 * result['gap']:.1f} %; costs: {result['cost_source']}"
-    )
+
+
+def _expected(result: Mapping[str, Any]) -> str:
+    """What is promised, how good that is proven to be, and what it was reckoned from."""
+    lines = []
     if result.get("predicted_tokens_per_s") is not None:
         lines.append(
             f"predicted: {result['predicted_tokens_per_s']:.0f} tokens/s, one stream "
@@ -47,12 +96,42 @@ def plan_text(result: Mapping[str, Any]) -> str:
     elif result.get("predicted_items_per_s") is not None:
         rate, latency = result["predicted_items_per_s"], result["predicted_latency_ms"]
         lines.append(f"predicted: {rate:.1f} items/s, one takes {latency:.1f} ms")
-    for other in result.get("alternatives", ()):
-        lines.append(f"  otherwise {_shape(other.get('shape'))}: {other.get('why', '')}".rstrip(": "))
-    for entry in result.get("rejected", ()):
-        lines.append(f"  rejected {entry['node']}: {entry['rule']}, wanted {entry['wanted']}, has {entry['has']}")
-    lines.append(result["verdict"])
+    rows = f" at {counted(result['rows'], 'row')}" if result.get("rows") else ""
+    lines.append(
+        f"slowest part {result['bottleneck_ms']:.2f} ms{rows}, lower bound {result['lower_bound_ms']:.2f} ms, "
+        f"gap {100 * result['gap']:.1f} %"
+    )
+    if bounds := result.get("bounds"):
+        told = ", ".join(f"{name.replace('_', ' ')} {ms:.2f} ms" for name, ms in bounds.items())
+        lines.append(f"bounds: {told}")
+    lines.append(f"costs: {result['cost_source']}")
     return "\n".join(lines)
+
+
+def _alternatives(others: Sequence[Mapping[str, Any]]) -> str:
+    """What else was looked at, each with its figures and why it is not the plan."""
+    known = [
+        (title, keys, digits)
+        for title, keys, digits in _FIGURES
+        if any(entry.get(key) is not None for entry in others for key in keys)
+    ]
+    rows = []
+    for entry in others:
+        figures = [(next((entry[key] for key in keys if entry.get(key) is not None), None), d) for _, keys, d in known]
+        rows.append([_shape(entry.get("shape")), *("-" if ms is None else f"{ms:.{d}f}" for ms, d in figures)])
+    lines = table(["otherwise", *(title for title, _, _ in known)], rows).splitlines()
+    told = [lines[0]]
+    for line, entry in zip(lines[1:], others, strict=True):
+        why = entry.get("why", "")
+        if len(line) + 2 + len(why) <= WIDTH:
+            told.append(f"{line}  {why}".rstrip())
+        else:
+            told += [line, _wrapped(why, "    ")]
+    return "\n".join(told)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def build_text(result: Mapping[str, Any], *, local: bool = True) -> str:
@@ -149,7 +228,8 @@ def targets_json(targets: Sequence[Target]) -> dict[str, Any]:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to their widest cell; columns of numbers to the right."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    right = [bool(rows) and all(row[column][:1].isdigit() for row in rows) for column in range(len(head))]
+    columns = [[row[column] for row in rows] for column in range(len(head))]
+    right = [bool(column) and all(map(_NUMBER.fullmatch, column)) for column in columns]
 
     def line(row: Sequence[str]) -> str:
         cells = zip(row, widths, right, strict=True)
@@ -166,5 +246,5 @@ def counted(number: int, what: str) -> str:
 def _shape(shape: Any) -> str:
     if isinstance(shape, Mapping):
         replicas, stages = shape.get("replicas", 1), shape.get("stages", 1)
-        return counted(stages, "stage") if replicas == 1 else f"{replicas} x {counted(stages, 'stage')}"
+        return counted(stages, "stage") if replicas == 1 else f"{replicas} pipelines of {counted(stages, 'stage')}"
     return str(shape)

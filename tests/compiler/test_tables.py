@@ -6,22 +6,92 @@ from ruvcompile.tables import plan_text, table, targets_text, verify_text
 from ruvcompile.targets import load_target
 from tests.plans import PLAN
 
+GRAPH_NODES = "graph nodes   weights  key/value     memory    sends    ms"
+
 
 def test_a_plan_as_a_table() -> None:
-    lines = plan_text(PLAN).splitlines()
-    assert lines[0].startswith("stage  node    target  back end     graph nodes   weights")
-    assert "50.0 MiB" in lines[1]
-    assert "gap 4.0 %" in plan_text(PLAN)
-    assert "160 tokens/s" in plan_text(PLAN)
-    assert "rejected host-2: memory" in plan_text(PLAN)
+    text = plan_text(PLAN)
+    lines = text.splitlines()
+    assert lines[0] == "2 stages: 2 nodes, host with onnxruntime"
+    assert lines[1] == f"stage  node    {GRAPH_NODES}"
+    assert lines[2] == "    0  host-0          200  50.0 MiB    1.0 MiB  128.0 MiB  4.5 KiB  5.25"
+    assert "slowest part 6.25 ms, lower bound 6.00 ms, gap 4.0 %" in lines
+    assert "160 tokens/s" in text
+    assert "costs: measured" in lines
+    assert "turned down  by      wanted    has" in lines
+    assert "host-2       memory   3 GiB  1 GiB" in lines
     assert lines[-1] == PLAN["verdict"]
 
 
-def test_fewer_nodes_are_told_as_stages() -> None:
-    fewer = [{"shape": {"replicas": 1, "stages": stages}, "why": f"{stages}0.0/s"} for stages in (1, 2)]
-    lines = plan_text(PLAN | {"alternatives": fewer}).splitlines()
-    assert "  otherwise 1 stage: 10.0/s" in lines
-    assert "  otherwise 2 stages: 20.0/s" in lines
+def test_a_step_of_many_rows_is_told_beside_one_of_one() -> None:
+    stages = [stage | {"predicted_ms_one": 3.0} for stage in PLAN["stages"]]
+    lines = plan_text(PLAN | {"stages": stages, "rows": 8}).splitlines()
+    assert lines[1].endswith("   sends    ms  one row")
+    assert lines[2].endswith("4.5 KiB  5.25     3.00")
+
+
+def test_machines_of_several_kinds_are_told_apart() -> None:
+    stages = [PLAN["stages"][0], PLAN["stages"][1] | {"target": "pi5"}]
+    lines = plan_text(PLAN | {"stages": stages}).splitlines()
+    assert lines[0] == "2 stages: 2 nodes"
+    assert lines[1] == f"stage  node    target  back end     {GRAPH_NODES}"
+
+
+def replicas(count: int, **changed: object) -> dict[str, object]:
+    """The plan so many times; of the last one something is different."""
+    stages = [
+        stage | {"pipeline": number, "node": f"n{number}{place}"} | (changed if number == count - 1 else {})
+        for number in range(count)
+        for place, stage in enumerate(PLAN["stages"])
+    ]
+    return PLAN | {"stages": stages, "shape": {"replicas": count, "stages": 2}}
+
+
+def test_replicas_share_a_table() -> None:
+    lines = plan_text(replicas(5)).splitlines()
+    assert lines[0] == "5 pipelines of 2 stages: 10 nodes, host with onnxruntime"
+    assert lines[2].startswith("    0  n00, n10, n20 and 2 more          200")
+    assert lines[3].startswith("    1  n01, n11, n21 and 2 more          201")
+
+
+def test_pipelines_that_differ_have_tables_of_their_own() -> None:
+    text = plan_text(replicas(3, predicted_ms=9.0))
+    assert "\n\npipelines 0, 1\nstage" in text
+    assert "\n\npipeline 2\nstage" in text
+    assert text.count("9.00") == 2
+
+
+def test_alternatives_have_their_figures_and_their_reasons() -> None:
+    others = [
+        {"shape": {"replicas": 1, "stages": 1}, "fits": False, "why": "does not fit"},
+        {"shape": {"replicas": 2, "stages": 1}, "tokens_per_s": 150.0, "tokens_per_s_one": 90.25, "ttft_ms": 250.4},
+        {"shape": {"replicas": 1, "stages": 3}, "tokens_per_s": 9.0, "why": "a long story " * 12},
+    ]
+    lines = plan_text(PLAN | {"alternatives": others}).splitlines()
+    at = lines.index("otherwise               per s  one alone  first token ms")
+    assert lines[at + 1] == "1 stage                     -          -               -  does not fit"
+    assert lines[at + 2] == "2 pipelines of 1 stage  150.0       90.2             250"
+    assert lines[at + 3] == "3 stages                  9.0          -               -"
+    assert lines[at + 4].startswith("    a long story")
+
+
+def test_alternatives_of_a_graph() -> None:
+    others = [{"shape": {"replicas": 1, "stages": 1}, "items_per_s": 5.5, "items_per_s_one": 5.5, "latency_ms": 181.0}]
+    assert "1 stage      5.5        5.5         181.0" in plan_text(PLAN | {"alternatives": others})
+
+
+def test_both_bounds_are_told_where_they_are_two() -> None:
+    text = plan_text(PLAN | {"bounds": {"relaxed": 5.0, "proved_infeasible": 6.0}, "rows": 2})
+    assert "slowest part 6.25 ms at 2 rows, lower bound" in text
+    assert "bounds: relaxed 5.00 ms, proved infeasible 6.00 ms" in text
+
+
+def test_a_plan_fits_a_narrow_terminal() -> None:
+    rejected = [{"node": "pi-0", "rule": "place /backbone/* zone", "wanted": "lab or hall", "has": "nothing"}]
+    wide = {"node": "raspberry-10", "target": "pi5", "weight_bytes": 2**34, "kv_bytes": 2**33}
+    verdict = "a sentence that goes on and on, " * 9
+    text = plan_text(replicas(2, **wide) | {"rejected": rejected, "verdict": verdict})
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_one_case_and_whole_tokens() -> None:
