@@ -1,4 +1,4 @@
-"""When a step is where: one simulated pipeline as a ring of servers, stages and links in turn.
+"""When a step is where: one simulated pipeline as a ring of servers, links and stages in turn.
 
 Every stage does one step at a time, and every direction of a link carries one message at a time (its bytes; the
 latency, which messages share, comes after that). Messages of a ring never overtake one another. So when a step begins
@@ -18,7 +18,6 @@ head, which sleeps most of the time, is let in at once, and the stage loses that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ruvcompile.forecast import PipelineForecast
 
@@ -30,7 +29,7 @@ class Span:
     """Somebody at work: ``stage`` is the number of the stage, or of the hop for links, or -1 for the head.
 
     ``what`` is ``decode``, ``prompt`` or ``call`` (a stage), ``link`` or ``head``; ``rows`` the tokens of the step (1
-    for a call). ``node`` is who works; for a link, who sends.
+    for a call). ``node`` is who works; for a link, who sends. The head's work is of no pipeline, which is -1, too.
     """
 
     pipeline: int
@@ -42,15 +41,21 @@ class Span:
     rows: int
 
 
-class _Takes(NamedTuple):
-    """How long a step keeps each link and each stage busy."""
+class _Way:
+    """Where steps of a kind go: of each server its number, how long it is busy, and the latency to the next one.
 
-    links: tuple[float, ...]
-    stages: tuple[float, ...]
+    ``taken`` counts the steps that went.
+    """
+
+    __slots__ = ("taken", "visits")
+
+    def __init__(self, visits: list[tuple[int, float, float]]) -> None:
+        self.visits = visits
+        self.taken = 0
 
 
 class Ring:
-    """One pipeline's servers.
+    """One pipeline's servers: hop 0, stage 0, hop 1, stage 1, ..., the last hop.
 
     Args:
         pipeline: what is expected of it.
@@ -68,78 +73,97 @@ class Ring:
         self._decoder = decoder
         self._spans = spans
         self._senders = (head_node, *(stage.node for stage in pipeline.stages))
-        self._latency = tuple(hop.latency_ms for hop in pipeline.hops)
-        self._takes: dict[tuple[int, bool], _Takes] = {}
-        self._beside_head = tuple(number for number, stage in enumerate(pipeline.stages) if stage.node == head_node)
-        self.busy = [0.0] * len(pipeline.stages)
+        self._ways: tuple[dict[int, _Way], dict[int, _Way]] = {}, {}
+        self._beside_head = [
+            2 * stage + 1 for stage, expected in enumerate(pipeline.stages) if expected.node == head_node
+        ]
+        self._lent = dict.fromkeys(self._beside_head, 0.0)
+        self._lost = [0.0] * len(pipeline.stages)
         self.clear(0.0)
+
+    @property
+    def beside_head(self) -> bool:
+        """Whether a stage works on the head's node."""
+        return bool(self._beside_head)
 
     def clear(self, now: float) -> None:
         """Nobody has anything to do."""
-        self._links = [now] * len(self._pipeline.hops)
-        self._stages = [now] * len(self._pipeline.stages)
-        self._lost = [0.0] * len(self._pipeline.stages)
+        self._free = [now] * (2 * len(self._pipeline.stages) + 1)
 
     def send(self, now: float, count: int, decode: bool) -> float:
         """A step of ``count`` tokens leaves the head now; when its result is there."""
-        links, stages = self._takes.get((count, decode)) or self._cost(count, decode)
-        free_links, free_stages, lost, busy = self._links, self._stages, self._lost, self.busy
+        way = self._ways[decode].get(count) or self._way(count, decode)
+        way.taken += 1
+        if self._beside_head:
+            self._lend()
+        if self._spans is not None:
+            self._note(now, way, count, decode)
+        free = self._free
         at = now
-        number = 0
-        for takes in stages:
-            if at < free_links[number]:
-                at = free_links[number]
-            free_links[number] = at = at + links[number]
-            at += self._latency[number]
-            begins = free_stages[number]
+        for server, takes, latency in way.visits:
+            begins = free[server]
             if begins < at:
                 begins = at
-            if lost[number]:
-                takes += lost[number]
-                lost[number] = 0.0
-            free_stages[number] = at = begins + takes
-            busy[number] += takes
-            number += 1
-            if self._spans is not None:
-                self._note(number - 1, at - takes, takes, links, count, decode)
-        if at < free_links[number]:
-            at = free_links[number]
-        free_links[number] = at = at + links[number]
-        if self._spans is not None:
-            self._note_link(number, at, links[number], count)
-        return at + self._latency[number]
+            free[server] = at = begins + takes
+            at += latency
+        return at
 
     def head_works(self, now: float, takes: float) -> None:
         """The head works for ``takes`` ms from now: what a stage beside it would do meanwhile, it does later."""
-        for number in self._beside_head:
-            self._lost[number] += min(takes, max(0.0, self._stages[number] - now))
+        for server in self._beside_head:
+            lent = min(takes, max(0.0, self._free[server] + self._lent[server] - now))
+            self._lent[server] += lent
+            self._lost[server // 2] += lent
 
-    def _cost(self, count: int, decode: bool) -> _Takes:
-        """What a step of a kind takes, remembered: curves are asked once for each number of tokens."""
-        stages = self._pipeline.stages
-        *there, back = self._pipeline.hops
-        rows = count if decode else 1  # of a prompt, no more than one token comes back
-        found = _Takes(
-            (
-                *(hop.ms_per_byte * hop.bytes_per_row * count for hop in there),
-                back.ms_per_byte * back.bytes_per_row * rows,
-            ),
-            tuple((stage.step_ms if decode else stage.chunk_ms)(count) for stage in stages),
-        )
-        self._takes[count, decode] = found
-        return found
+    def busy(self) -> tuple[float, ...]:
+        """How long each stage worked, in ms, the head's work in its place included."""
+        busy = list(self._lost)
+        for way in (*self._ways[False].values(), *self._ways[True].values()):
+            for server, takes, _ in way.visits:
+                if server % 2:
+                    busy[server // 2] += takes * way.taken
+        return tuple(busy)
 
-    def _note(
-        self, stage: int, begins: float, takes: float, links: tuple[float, ...], count: int, decode: bool
-    ) -> None:
-        self._note_link(stage, self._links[stage], links[stage], count)
+    def _lend(self) -> None:
+        """What was lent to the head is missing now."""
+        for server in self._beside_head:
+            self._free[server] += self._lent[server]
+            self._lent[server] = 0.0
+
+    def _way(self, count: int, decode: bool) -> _Way:
+        """Where a step of a kind goes, remembered: curves are asked once for each number of tokens.
+
+        A link that a step takes no time on is no server, only a latency of what comes before it.
+        """
+        stages, hops = self._pipeline.stages, self._pipeline.hops
+        visits: list[tuple[int, float, float]] = []
+        for number, hop in enumerate(hops):
+            carried = count if decode or number < len(stages) else 1  # of a prompt, at most one token comes back
+            takes = hop.ms_per_byte * hop.bytes_per_row * carried
+            if takes or not visits:
+                visits.append((2 * number, takes, hop.latency_ms))
+            else:
+                visits[-1] = (*visits[-1][:2], hop.latency_ms)  # a stage, whose own latency is none
+            if number < len(stages):
+                curve = stages[number].step_ms if decode else stages[number].chunk_ms
+                visits.append((2 * number + 1, curve(count), 0.0))
+        way = self._ways[decode][count] = _Way(visits)
+        return way
+
+    def _note(self, now: float, way: _Way, count: int, decode: bool) -> None:
+        """Who works when on a step that leaves now; a message on a link does until it has arrived."""
+        assert self._spans is not None
         what = "call" if not self._decoder else "decode" if decode else "prompt"
-        assert self._spans is not None
-        self._spans.append(Span(self._number, stage, self._senders[stage + 1], begins, begins + takes, what, count))
-
-    def _note_link(self, hop: int, ends: float, takes: float, count: int) -> None:
-        """A message on a link, from when it begins to be sent until it has arrived."""
-        assert self._spans is not None
-        arrives = ends + self._latency[hop]
-        if takes or self._latency[hop]:
-            self._spans.append(Span(self._number, hop, self._senders[hop], ends - takes, arrives, "link", count))
+        at = now
+        for server, takes, latency in way.visits:
+            begins = max(at, self._free[server])
+            at = begins + takes
+            place, sender = server // 2, self._senders[server // 2]
+            if server % 2:
+                node = self._senders[place + 1]
+                self._spans.append(Span(self._number, place, node, begins, at, what, count))
+                if latency:
+                    self._spans.append(Span(self._number, place + 1, node, at, at + latency, "link", count))
+            elif takes or latency:
+                self._spans.append(Span(self._number, place, sender, begins, at + latency, "link", count))
+            at += latency

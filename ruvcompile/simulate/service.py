@@ -1,7 +1,7 @@
 """The simulated service: one head, its pipelines, and what happens to them, in order of time.
 
 An event is a moment at which the head may have something to decide: a request comes, a step is back, a node goes away
-or returns, or the head has finished what it was busy with. What the head hears while it is busy waits; when it is free it
+or returns, or the head has finished what it was busy with. What it hears while it is busy waits; when it is free it
 takes in all of it and then sends what may go, as the real one does. Each step costs it ``head_ms`` before it leaves.
 
 A request goes to the pipeline with the least outstanding work, in tokens, and stays there. **When a node goes away**,
@@ -17,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ruvcompile.forecast import Forecast
@@ -89,17 +90,14 @@ class Service:
         self._spans, self._times = spans, times
         self._draws = draw(load, forecast)
         self._pipelines = [self._pipeline(number) for number in range(len(forecast.pipelines))]
-        self._beside_head = [
-            pipeline.ring
-            for pipeline, expected in zip(self._pipelines, forecast.pipelines, strict=True)
-            if any(stage.node == forecast.head_node for stage in expected.stages)
-        ]
+        self._beside_head = [pipeline.ring for pipeline in self._pipelines if pipeline.ring.beside_head]
         self._events: list[tuple[Any, ...]] = []
         self._numbered = 0
         self._heard: deque[tuple[Any, ...]] = deque()
         self._head_free = 0.0
         self._head_worked = 0.0
-        self._head_ms: dict[int, float] = {}
+        self._head_ms = cache(forecast.head_ms)
+        self._head_costs = any(ms for _, ms in forecast.head_ms.points)
         self._homeless: deque[Job] = deque()
         self._asked = 0
         self._steps = 0
@@ -118,8 +116,15 @@ class Service:
         while events:
             event = pop(events)
             now = event[0]
-            if now > self._until or (len(self._finished) == self._load.requests and not heard):
+            if now > self._until or len(self._finished) == self._load.requests:
                 break
+            alone = not heard and not (events and events[0][0] <= now)
+            if alone and event[2] == _RETURNED and now >= self._head_free:  # the usual case, without detours
+                pipeline, epoch, jobs, decode = event[3]
+                if epoch == pipeline.epoch:
+                    self._returned(now, pipeline, jobs, decode)
+                    self._head_free = self._send(pipeline, now)
+                continue
             if event[2] != _FREE:
                 heard.append(event)
             if now < self._head_free:
@@ -135,7 +140,7 @@ class Service:
         return Outcome(
             tuple(self._finished),
             tuple(lost),
-            tuple(tuple(pipeline.ring.busy) for pipeline in self._pipelines),
+            tuple(pipeline.ring.busy() for pipeline in self._pipelines),
             self._head_worked,
             self._end,
             self._steps,
@@ -160,23 +165,23 @@ class Service:
                 self._changed(now, what, kind == _AWAY, concerned)
         at = now
         for pipeline in concerned:
-            step = pipeline.turns.next
-            while (sent := step()) is not None:
-                jobs, count, decode = sent
-                rows = len(jobs) if decode else 1
-                takes = self._head_ms.get(rows)
-                if takes is None:
-                    takes = self._head_ms[rows] = self._forecast.head_ms(rows)
-                if takes:
-                    self._work(at, takes, rows)
-                    at += takes
-                back = pipeline.ring.send(at, count, decode)
-                self._steps += 1
-                self._numbered += 1
-                heapq.heappush(
-                    self._events, (back, self._numbered, _RETURNED, (pipeline, pipeline.epoch, jobs, decode))
-                )
+            at = self._send(pipeline, at)
         self._head_free = at
+
+    def _send(self, pipeline: _Pipeline, at: float) -> float:
+        """Send every step of a pipeline that may go, from a moment on; when the head is done with that."""
+        next_step, send, events = pipeline.turns.next, pipeline.ring.send, self._events
+        while (step := next_step()) is not None:
+            jobs, count, decode = step
+            if self._head_costs:
+                takes = self._head_ms(count if decode else 1)
+                self._work(at, takes, count)
+                at += takes
+            self._steps += 1
+            self._numbered += 1
+            back = send(at, count, decode)
+            heapq.heappush(events, (back, self._numbered, _RETURNED, (pipeline, pipeline.epoch, jobs, decode)))
+        return at
 
     def _work(self, at: float, takes: float, rows: int) -> None:
         self._head_worked += takes

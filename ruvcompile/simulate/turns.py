@@ -167,9 +167,9 @@ class Turns:
             if not ready:
                 continue
             complete = len(ready) == len(members)
-            if chosen and whole and not complete:
+            if whole and not complete:
                 continue
-            since = min([job.since for job in ready])
+            since = min([job.since for job in ready]) if len(ready) > 1 else ready[0].since
             if not chosen or complete > whole or since < oldest:
                 chosen, whole, oldest = ready, complete, since
         return chosen
