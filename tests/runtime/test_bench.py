@@ -79,6 +79,18 @@ def test_the_slow_stage_is_named() -> None:
     assert found["verdict"].startswith("stage 1 on b is the slowest: 7.00 ms a step against 5.00 ms predicted")
 
 
+def test_every_stage_of_every_pipeline_is_told() -> None:
+    manifest = fake_manifest(["a", "b", "c", "d"], pipelines=2)
+    counters = {
+        name: Counters(name, busy, 10.0 - busy, 10, 5, busy, 1)
+        for name, busy in zip("abcd", (3.0, 4.0, 8.0, 9.0), strict=True)
+    }
+    found = stage_figures(manifest, counters)
+    assert [(stage["pipeline"], stage["node"]) for stage in found["stages"]] == [(0, "a"), (0, "b"), (1, "c"), (1, "d")]
+    assert found["bubble"] == pytest.approx((0.7 + 0.6 + 0.2 + 0.1) / 4)
+    assert found["verdict"].startswith("stage 1 on d (pipeline 1) is the slowest: 9.00 ms a step against 5.00 ms")
+
+
 def test_an_empty_pipeline_is_told_and_so_is_silence() -> None:
     manifest = fake_manifest(["a", "b"])
     idle = {name: Counters(name, 1.0, 1.0, 10, 5, 2.0, 1) for name in "ab"}

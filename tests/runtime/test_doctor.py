@@ -19,7 +19,7 @@ from ruvrun.doctor import examine, reach, to_json
 from ruvrun.errors import InputError, UnreachableError, UsageError
 from ruvrun.manifest import load_manifest
 from ruvrun.placement import Endpoint
-from ruvrun.status import find_head, is_ready, lines, one_line, status
+from ruvrun.status import find_head, is_ready, lines, one_line, serves, status
 from tests.runtime.builds import write_build
 
 
@@ -107,6 +107,12 @@ def test_peers_are_looked_at_only_where_they_are_elsewhere(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+def test_a_stage_looks_for_those_of_its_pipeline_and_the_head_for_all(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path, ("a", "b", "c", "d"), pipelines=2)
+    for node, peers in (("d", ["peer c", "peer a (head)"]), ("a", ["peer b", "peer c", "peer d"])):
+        assert [check for check in seen(manifest, node, peers=True) if check.startswith("peer")] == peers
+
+
 @contextmanager
 def answering(body: Any, code: int = 200) -> Iterator[str]:
     """A server that answers every GET with this."""
@@ -158,7 +164,31 @@ def test_status_names_who_is_missing() -> None:
     assert any("no answer" in line for line in lines(body))
 
 
-NOT_OURS = [b"hello", b"[]", b"[" * 100_000, {"status": "ok"}, {"status": "", "id": "", "nodes": 5}]
+def test_status_of_two_pipelines() -> None:
+    """All stages or not is one thing, whether anybody is served another."""
+    body = health("lost")
+    for number, node in enumerate(body["nodes"]):
+        node["pipeline"] = number
+    body["status"] = "degraded"
+    with answering(body, 503) as url:
+        body = status(url)
+    assert serves(body)
+    assert not is_ready(body)
+    assert one_line(body) == f"degraded: 1 of 2 pipelines serve, b lost at {url}"
+    assert lines(body)[2].split() == ["pipeline", "stage", "node", "state", "since"]
+    assert lines(body)[4].split()[:4] == ["1", "1", "b", "lost"]
+    body["nodes"][0]["state"] = "waiting"
+    assert not serves(body)
+    assert one_line(body).startswith("not ready: a waiting, b lost")
+
+
+def odd() -> dict[str, Any]:
+    body = health("ready")
+    body["nodes"][0]["pipeline"] = []
+    return body
+
+
+NOT_OURS = [b"hello", b"[]", b"[" * 100_000, {"status": "ok"}, {"status": "", "id": "", "nodes": 5}, odd()]
 
 
 @pytest.mark.parametrize("body", NOT_OURS)

@@ -55,6 +55,14 @@ def test_a_command_that_is_the_head_itself_starts_only_stages(tmp_path: Path) ->
     assert [process.name for process in found] == ["stage on a", "stage on b"]
 
 
+def test_every_stage_of_every_pipeline_is_started_with_its_share(tmp_path: Path) -> None:
+    placement = place(write_build(tmp_path, ("a", "b", "c", "d"), pipelines=2))
+    found = processes(placement, Settings(SPACE), Http("127.0.0.1", 8123))
+    assert [process.name for process in found] == [*(f"stage on {name}" for name in "abcd"), "head"]
+    for process in found:
+        assert option(process.argv, "--streams") == "4", "of both together, as a person says it"
+
+
 def test_keys_are_handed_on_by_their_file(tmp_path: Path) -> None:
     http = Http("0.0.0.0", 8123, tmp_path / "keys")
     head = processes(place(write_build(tmp_path)), Settings(SPACE), http)[-1]
@@ -123,3 +131,22 @@ def test_who_does_not_answer_is_named_now_and_then() -> None:
     assert all(line.startswith("waiting: b, no answer for ") for line in lines)
     assert [line.endswith(" s (the name b.local is not known)") for line in lines] == [False, False, True]
     assert lines[0].endswith(" s")
+
+
+def test_what_serves_meanwhile_is_told_once() -> None:
+    waits: list[float | None] = []
+
+    class Half:
+        def wait_ready(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return len(waits) == 3
+
+        def health(self) -> dict[str, Any]:
+            nodes = [("a", 0, "ready"), ("b", 1, "waiting")]
+            return {"nodes": [{"node": n, "pipeline": p, "state": s, "why": ""} for n, p, s in nodes]}
+
+    lines: list[str] = []
+    launch.await_ready(Half(), lines.append)  # type: ignore[arg-type] # a double
+    assert [line.split(",")[0] for line in lines] == [
+        "serving: 1 of 2 pipelines", "waiting: b", "waiting: b",
+    ]  # fmt: skip

@@ -102,6 +102,17 @@ def test_space_is_as_planned_or_as_asked(tmp_path: Path) -> None:
         space(manifest, 65, None)
 
 
+def test_pipelines_share_what_was_asked_for(tmp_path: Path) -> None:
+    path = write_build(tmp_path, ("a", "b", "c", "d"), pipelines=2)
+    placement = place(path)
+    assert placement.in_order == ["a", "b", "c", "d"]
+    assert placement.whole
+    for asked, each in ((None, 4), (8, 4), (9, 5), (1, 1)):
+        found = space(placement.manifest, None, asked)
+        assert found.streams == each
+        assert space(placement.manifest, None, placement.streams(found)) == found, "a child is told what it will use"
+
+
 def test_memory_is_a_sum_and_too_much_is_refused_with_it(tmp_path: Path) -> None:
     manifest = load_manifest(write_build(tmp_path))
     wanted = needs(manifest, ["a", "b"], context=100, streams=10)

@@ -379,6 +379,20 @@ def test_health_and_requests_while_a_node_is_missing(
     assert client.completions.create(model="tiny", prompt="x").choices[0].text == "a"
 
 
+def test_requests_are_served_while_one_pipeline_is_whole(
+    driver: ScriptedDriver, url: str, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    driver.script = says(tokenizer, "a")
+    driver.nodes = [node("pi-0", 0), {**node("pi-1", 0, "lost", "gone"), "pipeline": 1}]
+    assert call(url, "GET", "/health")[0] == 503
+    assert call(url, "GET", "/v2/health/ready")[0] == 200
+    assert client.completions.create(model="tiny", prompt="x").choices[0].text == "a"
+    driver.nodes[0]["state"] = "loading"
+    assert call(url, "GET", "/v2/health/ready")[0] == 503
+    with pytest.raises(openai.InternalServerError, match=r"pi-0 \(stage 0\) is loading; node pi-1"):
+        client.completions.create(model="tiny", prompt="x")
+
+
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").id == "tiny"

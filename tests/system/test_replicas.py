@@ -1,0 +1,148 @@
+"""A real build as two pipelines: every command takes it, the tokens are the same, and one half may die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ruvrun.engine import Request
+from ruvrun.frames import Sampling
+from ruvrun.machine import allowed
+from ruvrun.manifest import load_manifest
+from ruvrun.pipeline import open_local
+from ruvrun.tokenizer import Tokenizer
+from tests.models import write_tiny_gguf
+from tests.replicas import replicate
+from tests.system.served import WAIT, command, complete, get, serving
+
+PROMPT = "the and of to"
+
+
+def build(directory: Path, stages: int) -> Path:
+    """Two pipelines of so many stages, on this machine."""
+    model = write_tiny_gguf(directory / "tiny.gguf", context=1024)
+    built = command(
+        "ruvcompile", "build", model, "--target", "host", "--nodes", stages, "--stages", stages,
+        "--streams", 2, "--context", 1024, "-o", directory / "dist", "-q",
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    return replicate(directory / "dist", directory / "twice", 2)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two pipelines of two stages: host-0 and host-1, host-0-r1 and host-1-r1."""
+    return build(tmp_path_factory.mktemp("build"), 2)
+
+
+@pytest.fixture(scope="module")
+def text(manifest: Path) -> str:
+    """What the model says to PROMPT in one pipeline, in this process."""
+    found = load_manifest(manifest)
+    tokenizer = Tokenizer(manifest.parent / "bundles" / found.head.node / "node" / "head")
+    request = Request(1, tuple(tokenizer.encode(PROMPT)), 24, Sampling(0.0, 1.0, 0), frozenset(found.program.eos))
+    tokens = open_local(manifest).generate([request])[1]
+    return tokenizer.decode([token for token in tokens if token not in found.program.eos])
+
+
+def await_status(url: str, wanted: str) -> tuple[int, dict[str, Any]]:
+    """Ask until /health says so; a service that never gets there fails by this deadline."""
+    until = time.monotonic() + WAIT
+    while (answer := get(url, "/health"))[1]["status"] != wanted:
+        assert time.monotonic() < until, answer
+        threading.Event().wait(0.05)
+    return answer
+
+
+def crowd(url: str, count: int) -> list[tuple[int, dict[str, Any]]]:
+    """So many answers to PROMPT, asked at the same time."""
+    answers: list[tuple[int, dict[str, Any]]] = []
+    threads = [threading.Thread(target=lambda: answers.append(complete(url, PROMPT))) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    return answers
+
+
+def test_served_as_one_and_on_when_one_half_dies(manifest: Path, text: str) -> None:
+    with serving(manifest, "--port", "0") as served:
+        url = served.ready()
+        status, health = get(url, "/health")
+        assert (status, health["status"]) == (200, "ready")
+        assert [(node["pipeline"], node["stage"], node["node"]) for node in health["nodes"]] == [
+            (0, 0, "host-0"), (0, 1, "host-1"), (1, 0, "host-0-r1"), (1, 1, "host-1-r1"),
+        ]  # fmt: skip
+        children = served.children()
+        assert len(children) == 5
+        answers = crowd(url, 6)
+        assert [answer[1]["choices"][0]["text"] for answer in answers] == [text] * 6
+
+        for name in ("stage host-1", "stage host-1-r1"):  # so that each pipeline has one of two under way
+            os.kill(children[name], signal.SIGSTOP)
+        lost: list[tuple[int, dict[str, Any]]] = []
+        asking = [threading.Thread(target=lambda: lost.append(complete(url, PROMPT))) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        while _held(url) < 2:
+            pass
+        stage = manifest.parent / "bundles/host-1-r1/stage.onnx"
+        stage.rename(stage.with_suffix(".away"))  # it is started again, and shall fail until we have seen what we want
+        os.kill(children["stage host-1-r1"], signal.SIGKILL)
+        os.kill(children["stage host-1"], signal.SIGCONT)
+        status, health = await_status(url, "degraded")
+        assert status == 503, "not all stages answer"
+        assert get(url, "/v2/health/ready")[0] == 200, "requests are served all the same"
+        looked = command("ruvrun", "status", url, "--check")
+        assert looked.returncode == 6
+        assert looked.stdout.startswith("degraded: 1 of 2 pipelines serve, ")
+        assert "host-1-r1" in looked.stdout
+        assert complete(url, PROMPT)[1]["choices"][0]["text"] == text
+        for thread in asking:
+            thread.join(WAIT)
+        assert sorted(answer[0] for answer in lost) == [200, 503], "one was the dead half's, the other was not"
+        assert {answer[1]["error"]["code"] for answer in lost if answer[0] == 503} == {"stage_lost"}
+        ran = command("ruvrun", "run", "--url", url, "--prompt", PROMPT, "--max-tokens", 24, "--json")
+        assert json.loads(ran.stdout)["text"] == text
+        stage.with_suffix(".away").rename(stage)
+        assert await_status(url, "ready")[0] == 200, "it is started again"
+        assert [answer[1]["choices"][0]["text"] for answer in crowd(url, 4)] == [text] * 4
+
+
+def _held(url: str) -> int:
+    """Requests in the head, by its own count."""
+    import urllib.request
+
+    with urllib.request.urlopen(url + "/metrics", timeout=WAIT) as response:
+        lines = response.read().decode().splitlines()
+    return int(float(next(line.split()[-1] for line in lines if line.startswith("ruvrun_requests_running "))))
+
+
+def test_bench_run_and_doctor_take_all_of_it(tmp_path: Path) -> None:
+    manifest = build(tmp_path, 1)
+    core = min(allowed())
+    ran = command(
+        "ruvrun", "bench", manifest, "--cpus", f"{core};{core}", "--streams", 4, "--prompt-tokens", 8,
+        "--max-tokens", 24, "--json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads(ran.stdout)
+    assert result["tokens"] == 4 * 24
+    assert [(stage["pipeline"], stage["node"]) for stage in result["stages"]] == [(0, "host-0"), (1, "host-0-r1")]
+    assert all(stage["busy"] > 0.05 for stage in result["stages"]), "both had work"
+    assert command("ruvrun", "doctor", manifest).returncode == 0
+    wrong = command("ruvrun", "bench", manifest, "--cpus", "0", "--json")
+    assert json.loads(wrong.stdout)["error"]["ref"] == "cpus-wrong"
+    found = load_manifest(manifest)
+    ran = command("ruvrun", "run", manifest, "--prompt", PROMPT, "--max-tokens", 24, "--json")
+    tokens = json.loads(ran.stdout)["tokens"]
+    tokenizer = Tokenizer(manifest.parent / "bundles" / found.head.node / "node" / "head")
+    request = Request(1, tuple(tokenizer.encode(PROMPT)), 24, Sampling(0.0, 1.0, 0), frozenset(found.program.eos))
+    assert tokens == open_local(manifest).generate([request])[1]
