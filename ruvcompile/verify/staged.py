@@ -60,11 +60,17 @@ def compare(
     """
     manifest = load_manifest(manifest_path)
     bundles = find_bundles(manifest_path, manifest)
-    placed = manifest.pipeline[0].stages
+    placed = [entry for pipeline in manifest.pipeline for entry in pipeline.stages]
     if missing := [entry.node for entry in placed if entry.node not in bundles]:
         hint = "verify the manifest of the whole build"
         raise InputError("bundle-missing", f"the bundle of {missing[0]} is not beside {manifest_path}", hint=hint)
-    stages = [(bundles[entry.node], verify_bundle(bundles[entry.node], manifest, entry.stage)) for entry in placed]
+    # Replicas hold the same bytes, which is checked of every node; what is run is every different pipeline, once.
+    checked = {entry.node: verify_bundle(bundles[entry.node], manifest, entry.stage) for entry in placed}
+    different = {tuple(entry.stage for entry in pipeline.stages): pipeline for pipeline in manifest.pipeline}
+    chains = [
+        [(bundles[entry.node], checked[entry.node]) for entry in pipeline.stages] for pipeline in different.values()
+    ]
+    stages = chains[0]
     with progress.step("load"):
         source = read(str(model or _find_source(manifest.program.source, manifest_path)))
         if source.source.sha256 != manifest.program.source_sha256:
@@ -78,18 +84,24 @@ def compare(
     if program.decoder is None:
         with progress.step("compare"):
             inputs = _golden_inputs(stages, manifest.program)
-            staged = join_local(stages, context=0, streams=0).run(inputs)
+            whole = run_whole(program.model, inputs, threads=1)
             types = {tensor.name: tensor.dtype for tensor in manifest.program.outputs}
-            random = left_to_chance(program.model) & staged.keys()
-            same, largest = tensors_agree(staged, run_whole(program.model, inputs, threads=1), types, random)
-        result = {"identical": same, "max_abs_diff": largest, "tokens": 0, "cases": 1, "vs_source": None}
+            random = left_to_chance(program.model) & whole.keys()
+            found = [
+                tensors_agree(join_local(chain, context=0, streams=0).run(inputs), whole, types, random)
+                for chain in chains
+            ]
+        same, largest = all(same for same, _ in found), max(largest for _, largest in found)
+        result = {"identical": same, "max_abs_diff": largest, "tokens": 0, "cases": len(found), "vs_source": None}
         return result | ({"random": sorted(random)} if random else {})
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory, progress.step("compare"):
-        whole = uncut(program, Path(directory), like=stages[0][1])
-        if whole.stages[0][1].weight_bytes > LARGE_BYTES:
-            same, tokens, cases = same_logits(stages, whole, threads)
-        else:
-            same, tokens, cases = same_tokens(program, stages, whole.stages[0])
+        alone = uncut(program, Path(directory), like=stages[0][1])
+        large = alone.stages[0][1].weight_bytes > LARGE_BYTES
+        every = [
+            same_logits(chain, alone, threads) if large else same_tokens(program, chain, alone.stages[0])
+            for chain in chains
+        ]
+    same, tokens, cases = all(one for one, _, _ in every), sum(n for _, n, _ in every), sum(n for _, _, n in every)
     loss = source_loss(source, stages, threads, progress) if program is not source else None
     return {"identical": same, "max_abs_diff": None, "tokens": tokens, "cases": cases, "vs_source": loss}
 

@@ -14,15 +14,17 @@ from onnx import helper
 
 from ruvcompile.disk import check_copies
 from ruvcompile.emit import Contents, write_build
-from ruvcompile.errors import MachineError
+from ruvcompile.errors import IntegrityError, MachineError
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.options import Options
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.plan import Member, Plan
 from ruvcompile.program import Program
+from ruvcompile.progress import Silent
 from ruvcompile.stages import Lowered, check_stages, copy_file, divide, lower_stages
 from ruvcompile.targets import fleet_targets
+from ruvcompile.verify import compare
 from ruvrun.bundle import BUNDLES, NODE, verify_bundle
 from ruvrun.costs import CostTable
 from ruvrun.manifest import Manifest, Space, load_manifest, load_nodes
@@ -156,6 +158,19 @@ def test_a_stage_that_two_different_pipelines_share_is_checked_once(tmp_path: Pa
     assert lowered.division.chains == ((0, 1), (0, 2))
     spec = verify_bundle(tmp_path / "dist" / BUNDLES / "c", manifest, 0)
     assert [file.path for file in spec.files].count("golden.npz") == 1
+
+
+def test_every_different_pipeline_and_every_bundle_is_verified(tmp_path: Path) -> None:
+    chosen, program = asked(tmp_path, MIXED), graph()
+    (tmp_path / "dist").mkdir()
+    plan = planned(program, chosen, replicas=2, cuts=(2,))
+    written(program, plan, chosen, tmp_path / "dist", {"v0": np.ones((1, 640), np.float32)})
+    found = compare(tmp_path / "dist/manifest.toml", chosen.model, lambda _: program, 1, Silent())
+    assert (found["identical"], found["cases"]) == (True, 2)
+    (weights,) = (tmp_path / "dist" / BUNDLES / "d" / "weights").glob("*")
+    weights.write_bytes(bytes(weights.stat().st_size))
+    with pytest.raises(IntegrityError, match="is not the file the bundle was built with"):
+        compare(tmp_path / "dist/manifest.toml", chosen.model, lambda _: program, 1, Silent())
 
 
 def test_copies_are_counted_against_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
