@@ -4,10 +4,11 @@ An event is a moment at which the head may have something to decide: a request c
 or returns, or the head has finished what it was busy with. What it hears while it is busy waits; when it is free it
 takes in all of it and then sends what may go, as the real one does. Each step costs it ``head_ms`` before it leaves.
 
-A request goes to the pipeline with the least outstanding work, in tokens, and stays there. **When a node goes away**,
-its pipeline cannot work until every one of its nodes is there. What it held is lost with it, and those requests begin
-again on the pipelines that are left, before others that wait (``retries`` counts them). While no pipeline is there,
-requests wait for one; those for which none ever comes are ``lost``. If the head's node is away, nothing is served.
+A request goes to a pipeline that has room for it: the one that holds the fewest sequences and, of those, the one with
+the fewest prompt tokens to read; as the runtime's head chooses. While none has room requests wait, the oldest first.
+**When a node goes away**, its pipeline cannot work until every one of its nodes is there. What it held is lost with it;
+who asked for that asks again at once, and is served before others who came later (``retries`` counts it). Requests for
+which no pipeline ever comes back are ``lost``. If the head's node is away, nothing is served.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ class Outcome:
 class _Pipeline:
     """A pipeline as the head knows it. ``epoch`` rises with each loss; ``away`` counts its nodes that are not there."""
 
-    __slots__ = ("away", "epoch", "outstanding", "ring", "turns")
+    __slots__ = ("away", "epoch", "ring", "turns")
 
     def __init__(self, turns: Turns | Calls, ring: Ring) -> None:
         self.turns, self.ring = turns, ring
-        self.epoch, self.away, self.outstanding = 0, 0, 0
+        self.epoch, self.away = 0, 0
 
 
 class Service:
@@ -98,7 +99,7 @@ class Service:
         self._head_worked = 0.0
         self._head_ms = cache(forecast.head_ms)
         self._head_costs = any(ms for _, ms in forecast.head_ms.points)
-        self._homeless: deque[Job] = deque()
+        self._waiting: deque[Job] = deque()
         self._asked = 0
         self._steps = 0
         self._finished: list[Job] = []
@@ -194,31 +195,38 @@ class Service:
         if self._times:
             for job in jobs:
                 job.times.append(now)
-        for job in pipeline.turns.returned(jobs, decode, now):
-            pipeline.outstanding -= job.prompt + job.answer
-            self._finished.append(job)
-            self._end = now
-            if self._load.users:
+        turns = pipeline.turns
+        done = turns.returned(jobs, decode, now)
+        if not done:
+            return
+        self._end = now
+        self._finished += done
+        if self._load.users:
+            for job in done:
                 self._ask(now, job.user)
+        while self._waiting and turns.has_room:
+            turns.add(self._waiting.popleft())
 
     def _dispatch(self, job: Job, concerned: dict[_Pipeline, None]) -> None:
-        """To the pipeline with the least outstanding work; of several, the first."""
-        best = None
-        for pipeline in self._pipelines:
-            if not pipeline.away and (best is None or pipeline.outstanding < best.outstanding):
-                best = pipeline
-                if not best.outstanding:
-                    break
+        """To the pipeline with the least to do; of several, the first."""
+        best, least = None, (0, 0)
+        if not self._waiting:
+            for pipeline in self._pipelines:
+                if not pipeline.away and pipeline.turns.has_room:
+                    load = pipeline.turns.load
+                    if best is None or load < least:
+                        best, least = pipeline, load
+                        if not load[0]:
+                            break
         if best is None:
-            self._homeless.append(job)
+            self._waiting.append(job)
             return
-        best.outstanding += job.prompt + job.answer
         best.turns.add(job)
         concerned[best] = None
 
     def _changed(self, now: float, node: str, away: bool, concerned: dict[_Pipeline, None]) -> None:
         """A node went away or came back."""
-        homeless: list[Job] = []
+        begin_again: list[Job] = []
         for pipeline, expected in zip(self._pipelines, self._forecast.pipelines, strict=True):
             if node not in (self._forecast.head_node, *(stage.node for stage in expected.stages)):
                 continue
@@ -226,16 +234,15 @@ class Service:
             pipeline.ring.clear(now)
             if away and pipeline.away == 1:
                 pipeline.epoch += 1
-                pipeline.outstanding = 0
                 concerned.pop(pipeline, None)
-                homeless += pipeline.turns.clear()
-        for job in homeless:
+                begin_again += pipeline.turns.clear()
+        for job in begin_again:
             job.begin()
             job.retries += 1
             job.times.clear()
-        again = [*sorted(homeless, key=lambda job: job.number), *self._homeless]
-        self._homeless.clear()
-        for job in again:
+        waiting = sorted([*begin_again, *self._waiting], key=lambda job: job.number)
+        self._waiting.clear()
+        for job in waiting:
             self._dispatch(job, concerned)
 
     def _begin(self) -> None:
@@ -259,10 +266,7 @@ class Service:
 
     def _unfinished(self) -> list[Job]:
         """What still waits when nothing can happen any more."""
-        left = [*self._homeless]
-        for pipeline in self._pipelines:
-            left += pipeline.turns.clear()
-        return left
+        return [*self._waiting, *(job for pipeline in self._pipelines for job in pipeline.turns.clear())]
 
     def _pipeline(self, number: int) -> _Pipeline:
         forecast = self._forecast

@@ -4,7 +4,11 @@ They are the runtime's own (``ruvrun.engine``): groups of ``ceil(D / S)`` of the
 slot; no more decode steps in the ring than groups; whole groups before parts of one, then the one that has waited
 longest; prompts in chunks, the oldest request first, with a decode step between two chunks while anybody decodes; and a
 window of twice as many steps as stages. The engine itself handles tokens, messages and numbers that a simulation has no
-use for, and takes four times as long about it; that both choose the same steps at the same times is tested.
+use for. That both send the same steps at the same times is tested.
+
+Measured with 100,000 requests of about 128 tokens to 1,000 nodes, four stages in each pipeline and eight streams, which
+are 7 million steps: with these rules 33 s on one core, with the engine's own ``Scheduler`` in their place 54 s, with
+the whole engine 83 s.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ import heapq
 import operator
 from bisect import insort
 from collections import deque
+
+_NO_SLOT = -1
 
 
 class Job:
@@ -53,7 +59,7 @@ class Job:
 
     def begin(self) -> None:
         """From the beginning: new, or lost with a node."""
-        self.slot = -1
+        self.slot = _NO_SLOT
         self.prompt_left = self.prompt
         self.left = self.answer
         self.due = False
@@ -76,15 +82,24 @@ class Turns:
         self._window = 2 * stages
         self._streams = streams
         self._chunk = chunk
-        self.waiting: deque[Job] = deque()
+        self._running: dict[Job, None] = {}
         self.clear()
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """What it holds: sequences, and prompt tokens that were not sent yet."""
+        return len(self._running), sum(job.prompt_left for job in self._prompts)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a slot is free."""
+        return bool(self._free)
+
     def clear(self) -> list[Job]:
-        """Nothing runs any more: what ran and waited, the oldest first."""
-        gone = sorted([*getattr(self, "_running", ()), *self.waiting], key=lambda job: job.number)
-        self.waiting.clear()
+        """Nothing runs any more: what ran, the oldest first."""
+        gone = list(self._running)
+        self._running.clear()
         self._free = list(range(self._streams))
-        self._running: set[Job] = set()
         self._prompts: deque[Job] = deque()
         self._decoding: list[Job] = []
         self._groups: list[list[Job]] = []
@@ -96,9 +111,10 @@ class Turns:
         return gone
 
     def add(self, job: Job) -> None:
-        """Take a request: into the lowest free slot, or behind those that wait for one."""
-        self.waiting.append(job)
-        self._admit()
+        """Give a request the lowest free slot; there is one."""
+        job.slot = heapq.heappop(self._free)
+        self._running[job] = None
+        self._prompts.append(job)
 
     def next(self) -> Step | None:
         """The next step to send, None where none may go now; it counts as sent."""
@@ -150,12 +166,10 @@ class Turns:
                 job.done = now
                 done.append(job)
         for job in done:
-            self._running.remove(job)
+            del self._running[job]
             self._decoding.remove(job)
             self._stale = True
             heapq.heappush(self._free, job.slot)
-        if done:
-            self._admit()
         return done
 
     def _group(self) -> list[Job]:
@@ -179,45 +193,45 @@ class Turns:
         self._groups = [self._decoding[start : start + size] for start in range(0, len(self._decoding), size)]
         self._stale = False
 
-    def _admit(self) -> None:
-        while self.waiting and self._free:
-            job = self.waiting.popleft()
-            job.slot = heapq.heappop(self._free)
-            self._running.add(job)
-            self._prompts.append(job)
-
 
 class Calls:
     """The same for a graph, whose calls keep no state: as many as the window allows are in the ring."""
 
     def __init__(self, stages: int) -> None:
         self._window = 2 * stages
-        self._flying: dict[Job, None] = {}
-        self.waiting: deque[Job] = deque()
+        self._held: dict[Job, None] = {}
+        self._new: deque[Job] = deque()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many calls it holds; no prompts."""
+        return len(self._held), 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the window lets another one in."""
+        return len(self._held) < self._window
 
     def clear(self) -> list[Job]:
-        """Nothing runs any more: what ran and waited, the oldest first."""
-        gone = [*self._flying, *self.waiting]
-        self._flying.clear()
-        self.waiting.clear()
+        """Nothing runs any more: what ran, the oldest first."""
+        gone = list(self._held)
+        self._held.clear()
+        self._new.clear()
         return gone
 
     def add(self, job: Job) -> None:
-        """Take a call."""
-        self.waiting.append(job)
+        """Take a call; there is room."""
+        self._held[job] = None
+        self._new.append(job)
 
     def next(self) -> Step | None:
         """The next call to send, None where none may go now; it counts as sent."""
-        if not self.waiting or len(self._flying) >= self._window:
-            return None
-        job = self.waiting.popleft()
-        self._flying[job] = None
-        return [job], 1, True
+        return ([self._new.popleft()], 1, True) if self._new else None
 
     def returned(self, jobs: list[Job], _decode: bool, now: float, /) -> list[Job]:
         """A call is back."""
         for job in jobs:
             job.left = 0
             job.first = job.done = now
-            del self._flying[job]
+            del self._held[job]
         return jobs
