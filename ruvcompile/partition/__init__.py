@@ -1,6 +1,39 @@
-"""Where to cut: the problem as nouns, and its exact solution over a chain of units."""
+"""Where to cut, and on which kinds of nodes the pieces go: exactly, over all convex cuts of a graph.
 
-from ruvcompile.partition.chain import evaluate, lower_bound, solve
-from ruvcompile.partition.problem import Border, Device, Partition, Problem, Shared
+``task`` has the nouns, ``weigh`` says what a given partition costs, ``solve`` finds the best one. Beneath: ``lattice``
+(all downsets of the graph), ``fields`` (what each costs), ``sweep`` (the best beginning of a stage, for all ends at
+once), ``trial`` (one pass over all sets of nodes), ``ties``, ``bound`` (what nothing can beat) and ``contract`` (what
+is done when there are too many downsets).
+"""
 
-__all__ = ["Border", "Device", "Partition", "Problem", "Shared", "evaluate", "lower_bound", "solve"]
+from ruvcompile.partition.solve import best, frontier
+from ruvcompile.partition.task import (
+    UNLIMITED,
+    Hop,
+    Kind,
+    Partition,
+    Shared,
+    Stage,
+    Task,
+    Value,
+    order_of,
+    without_limits,
+)
+from ruvcompile.partition.weigh import evaluate, objections
+
+__all__ = [
+    "UNLIMITED",
+    "Hop",
+    "Kind",
+    "Partition",
+    "Shared",
+    "Stage",
+    "Task",
+    "Value",
+    "best",
+    "evaluate",
+    "frontier",
+    "objections",
+    "order_of",
+    "without_limits",
+]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ _LONGEST = 4096
 
 @dataclass(frozen=True)
 class Round:
-    """Steps into ``targets``: those into the i-th are ``sources`` and ``items`` from ``starts[i]`` to the next start."""
+    """Steps into ``targets``: those into the i-th are ``sources`` and ``items`` from ``starts[i]`` to the next."""
 
     targets: Ints
     sources: Ints
@@ -59,11 +60,13 @@ class Shape:
     def holds_all(self, items: Sequence[int]) -> npt.NDArray[np.bool_]:
         """Of each downset, whether it has all of ``items`` (numbers within the block)."""
         mask = _mask(items, self.bits.shape[1])
-        return ((self.bits & mask) == mask).all(1)
+        found: npt.NDArray[np.bool_] = np.all((self.bits & mask) == mask, axis=1)
+        return found
 
     def holds_any(self, items: Sequence[int]) -> npt.NDArray[np.bool_]:
         """Of each downset, whether it has any of ``items`` (numbers within the block)."""
-        return (self.bits & _mask(items, self.bits.shape[1])).any(1)
+        found: npt.NDArray[np.bool_] = np.any(self.bits & _mask(items, self.bits.shape[1]) != 0, axis=1)
+        return found
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Lattice:
         waists: sizes of the waists, 0 and n included; block b has the items ``waists[b]`` to ``waists[b + 1]``.
         bottoms: number of the downset at each waist.
         block: of each downset, the block it is the bottom or an inner one of; the last one has a block of its own.
+        owner: of each item, its block.
         shapes: of each block.
         rounds: into all inner downsets.
         tops: into the waists but the first; its targets count blocks.
@@ -82,6 +86,7 @@ class Lattice:
     waists: Ints
     bottoms: Ints
     block: Ints
+    owner: Ints
     shapes: tuple[Shape, ...]
     rounds: tuple[Round, ...]
     tops: Round
@@ -109,7 +114,7 @@ def lattice_of(needs: Sequence[Sequence[int]], limit: int) -> Lattice | None:
     known: dict[tuple[tuple[int, ...], ...], Shape | None] = {}
     shapes: list[Shape] = []
     total = 1
-    for first, last in zip(waists, waists[1:], strict=False):
+    for first, last in pairwise(waists):
         inner = tuple(tuple(need - first for need in needs[item] if need >= first) for item in range(first, last))
         if inner not in known:
             known[inner] = _shape(inner, limit - total)
@@ -160,7 +165,8 @@ def _glued(waists: Ints, shapes: tuple[Shape, ...]) -> Lattice:
     for shape, blocks in groups:
         tiled = _tiled(shape.top, bottoms[blocks], waists[blocks])
         tops.append(Round(blocks, tiled.sources, tiled.items, tiled.starts))
-    return Lattice(waists, bottoms, block, shapes, tuple(rounds), _sorted(_joined(tops)))
+    owner = np.repeat(np.arange(len(shapes)), np.diff(waists))
+    return Lattice(waists, bottoms, block, owner, shapes, tuple(rounds), _sorted(_joined(tops)))
 
 
 def _tiled(level: Round, bottoms: Ints, items: Ints) -> Round:
@@ -223,7 +229,7 @@ def _levels(needs: tuple[tuple[int, ...], ...], limit: int, seed: int) -> tuple[
     bits, sums, base, following = np.zeros((1, words), np.uint64), np.zeros(1, np.uint64), 0, 1
     owner = np.zeros(sum(not own for own in needs), np.int64)
     items = np.array([item for item, own in enumerate(needs) if not own], np.int64)
-    kept, levels = [bits], []
+    kept, levels = [bits], list[Round]()
     for level in range(1, count + 1):
         # 1. One more item each; equal sets meet.
         made = sums[owner] + drawn[items]

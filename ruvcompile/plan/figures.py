@@ -11,7 +11,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ruvcompile.partition import Partition, Problem, evaluate, solve
+from ruvcompile.partition.chain import evaluate, solve
+from ruvcompile.partition.problem import Partition, Problem
 from ruvcompile.plan.problem import Facts
 
 SCALED = "scaled"

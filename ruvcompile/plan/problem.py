@@ -10,7 +10,8 @@ from itertools import pairwise
 
 from ruvcompile.errors import FitError
 from ruvcompile.options import Options
-from ruvcompile.partition import Border, Device, Partition, Problem, Shared, evaluate, solve
+from ruvcompile.partition.chain import evaluate, solve
+from ruvcompile.partition.problem import Border, Device, Partition, Problem, Shared
 from ruvcompile.passes.cuts import Boundary, boundaries
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import wire

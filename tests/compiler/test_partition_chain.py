@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ruvcompile.partition import Border, Device, Partition, Problem, Shared, evaluate, lower_bound, solve
+from ruvcompile.partition.chain import evaluate, lower_bound, solve
+from ruvcompile.partition.problem import Border, Device, Partition, Problem, Shared
 
 TIMES = st.integers(1, 20).map(float)
 

@@ -1,0 +1,167 @@
+"""The best partition of a task, exactly where that can be had, and how good it is where it cannot.
+
+The least bottleneck is found by trials (``trial``). A bound that leads to the end is replaced by what the partition
+found really takes; one that does not, by the least that would have led anywhere new. So both ends of the interval are
+times of actual stages or links, and when they meet nothing lies between: the result is exact, not close. A trial
+narrows the interval by half or more, in practice a dozen of them are enough. Several questions (the best for each set
+of nodes) share their trials. For latency one pass answers everything.
+
+Neither the order in which kinds are listed nor their names matter: they are sorted by what they cost first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from ruvcompile.partition.bound import lower_bound, rows_of
+from ruvcompile.partition.contract import Ground, ground_of
+from ruvcompile.partition.fields import fields_of
+from ruvcompile.partition.kinds import in_order
+from ruvcompile.partition.task import Partition, Stage, Task
+from ruvcompile.partition.ties import quickest
+from ruvcompile.partition.trial import Nodes, Path, Search
+from ruvcompile.partition.weigh import evaluate, objections
+
+
+def best(task: Task, stages: int | None = None) -> Partition | None:
+    """The best partition into ``stages`` stages (None: into any number); None where there is none.
+
+    Of equal bottlenecks the least latency, of equal latencies the fewest stages.
+    """
+    return _solved(task, [_sets(task, stages)])[0]
+
+
+def frontier(task: Task, stages: int) -> Mapping[Nodes, Partition]:
+    """The best partition over every choice of ``stages`` nodes, by how many of each kind it takes; those there are."""
+    wanted = _sets(task, stages)
+    found = _solved(task, [[nodes] for nodes in wanted])
+    return {nodes: each for nodes, each in zip(wanted, found, strict=True) if each is not None}
+
+
+def _sets(task: Task, stages: int | None) -> list[Nodes]:
+    """All choices of so many nodes; no more than there are items."""
+    most = len(task.item_bytes)
+    choices = product(*(range(min(kind.count, most if stages is None else stages) + 1) for kind in task.kinds))
+    if stages is None:
+        return [nodes for nodes in choices if 0 < sum(nodes) <= most]
+    return [nodes for nodes in choices if sum(nodes) == stages <= most and stages > 0]
+
+
+def _solved(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partition | None]:
+    """Answers each question: the best over any of its sets of nodes."""
+    if not any(questions):
+        return [None for _ in questions]
+    sorted_task, places = in_order(task)
+    asked = [[tuple(nodes[place] for place in places) for nodes in question] for question in questions]
+    answers = _answered(sorted_task, asked)
+    return [answer and _renamed(answer, places) for answer in answers]
+
+
+def _renamed(answer: Partition, places: Sequence[int]) -> Partition:
+    return replace(answer, stages=tuple(replace(stage, kind=places[stage.kind]) for stage in answer.stages))
+
+
+def _answered(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partition | None]:
+    fewest = min(sum(nodes) for question in questions for nodes in question)
+    ground = ground_of(task)
+    fields = fields_of(ground.task, ground.lattice, fewest)
+    rows = rows_of(task)
+    simple = [min(lower_bound(task, rows, nodes) for nodes in question) for question in questions]
+    loose = _Answers(Search(fields, fields.loose), questions, simple)
+    answers: list[Partition | None] = []
+    again: list[int] = []
+    for number, path in enumerate(loose.paths):
+        bound = max(simple[number], loose.proven[number]) if ground.whole else simple[number]
+        answer = None if path is None else _weighed(task, ground, path).proven(bound, exact=ground.whole)
+        if answer is not None and "memory" in objections(task, answer.stages):
+            again.append(number)
+        answers.append(answer)
+    if again:
+        strict = _Answers(
+            Search(fields, fields.strict), [questions[number] for number in again], [simple[number] for number in again]
+        )
+        for number, path in zip(again, strict.paths, strict=True):
+            known = answers[number]
+            assert known is not None
+            held = None if path is None else _weighed(task, ground, path)
+            answers[number] = held and held.proven(known.bound_ms, exact=False)
+    return answers
+
+
+def _weighed(task: Task, ground: Ground, path: Path) -> Partition:
+    """A path's stages of the task's own items, and what they cost."""
+    lattice, before, stages = ground.lattice, set[int](), []
+    for kind, _, downset in path.stages:
+        now = lattice.members(downset)
+        items = sorted(item for part in now - before for item in ground.parts[part])
+        stages.append(Stage(kind, tuple(items)))
+        before = now
+    return evaluate(task, stages)
+
+
+@dataclass
+class _Interval:
+    """Where an answer lies: none is below ``low``; ``path`` has ``high``."""
+
+    nodes: Sequence[Nodes]
+    low: float
+    high: float = math.inf
+    path: Path | None = None
+
+
+class _Answers:
+    """The answers to several questions from one search: a path each, and a bound that the search has proved."""
+
+    def __init__(self, search: Search, questions: Sequence[Sequence[Nodes]], simple: Sequence[float]) -> None:
+        self._search = search
+        if search.fields.task.objective == "latency":
+            self.paths = self._least(questions)
+            self.proven = [math.inf if path is None else path.value for path in self.paths]
+            return
+        spans = [_Interval(nodes, low) for nodes, low in zip(questions, simple, strict=True)]
+        self._try(math.inf, [span for span in spans if span.low < math.inf])
+        spans_open = [span for span in spans if span.path is not None]
+        while spans_open := [span for span in spans_open if span.low < span.high]:
+            span = min(spans_open, key=lambda each: each.low)
+            self._try(_between(span), spans_open)
+        self.proven = [span.high for span in spans]
+        self.paths = [span.path and quickest(search, span.high, span.nodes, span.path) for span in spans]
+
+    def _try(self, bound: float, spans: Sequence[_Interval]) -> None:
+        """Narrow every interval that ``bound`` says something about."""
+        open_ = [span for span in spans if span.low <= bound and (span.path is None or bound < span.high)]
+        trial = self._search.reach(bound, {nodes for span in open_ for nodes in span.nodes})
+        for span in open_:
+            ends = [state for state in self._search.finals(span.nodes) if trial.ends[state][-1]]
+            if not ends:
+                nearest = min(self._search.nearest(trial, nodes) for nodes in span.nodes)
+                span.low = max(nearest, math.nextafter(bound, math.inf))
+                continue
+            for state in ends:
+                path = self._search.path(trial, state)
+                if path.value < span.high:
+                    span.high, span.path = path.value, path
+
+    def _least(self, questions: Sequence[Sequence[Nodes]]) -> list[Path | None]:
+        trial = self._search.least({nodes for question in questions for nodes in question})
+        leave = self._search.fields.task.leave_ms
+        found: list[Path | None] = []
+        for question in questions:
+            ends = [state for state in self._search.finals(question) if trial.ends[state][-1]]
+            took = {state: float(trial.took[state][-1]) + (leave[state[1]] if leave else 0.0) for state in ends}
+            state = min(ends, key=lambda each: took[each], default=None)
+            found.append(None if state is None else replace(self._search.path(trial, state), value=took[state]))
+        return found
+
+
+def _between(span: _Interval) -> float:
+    """The next bound to try: near the lower end while the upper one is far away."""
+    if math.isinf(span.high) or span.low <= 0 or span.high / span.low < 1.02:
+        return span.low + (span.high - span.low) / 2
+    return float(span.low * (span.high / span.low) ** 0.25)
+
+
+__all__ = ["best", "frontier"]

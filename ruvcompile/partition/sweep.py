@@ -1,0 +1,179 @@
+"""The heart of the search: for every downset at once, where the best stage that ends there begins.
+
+Let each downset I where a stage of kind t may begin have a rank, greater for better. Wanted is, for every J,
+
+    best(J) = the greatest rank of any I inside J (J itself excepted) such that t may hold all of J without I,
+              and these fit its memory; -1 where there is none
+
+without ever looking at pairs. Three facts make it a matter of a few passes:
+
+1. *Cover propagation.* I lies inside J exactly if a path of single items leads from I to J. So ``best(J)`` is the
+   greatest, over the downsets J' that J covers, of ``best(J')`` and the rank of J' itself; a step whose item t may not
+   hold passes nothing on. Work grows with the steps of the lattice. It is done within each block only.
+2. *Between blocks* every downset of an earlier block is inside. What counts of a block is then one number, the greatest
+   rank of those from which its top can be reached, and a running maximum over the blocks does the rest.
+3. *Memory.* ``holds`` never falls from block to block, so that with all downsets sorted by block and then ``holds``,
+   those that may begin a stage ending at J are one interval: a table of range maxima answers. Within a block that fits
+   a node as a whole nothing can be too large. Within one that does not, each downset keeps a *front*: the ranks, each
+   with its ``holds``, of which none is beaten in both. What is too early for J is too early for all above it, so
+   fronts lose members on the way and stay small.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ruvcompile.partition.fields import Bools, Fields, Limits, summed
+from ruvcompile.partition.lattice import Ints, Round
+
+Ranks = npt.NDArray[np.int32]
+
+_SHIFT = 32
+
+
+class Sweep:
+    """What does not change between sweeps of one kind, and the sweep itself."""
+
+    def __init__(self, fields: Fields, kind: int, limits: Limits | None) -> None:
+        lattice = fields.lattice
+        self._lattice = lattice
+        barred = fields.barred[kind]
+        self._barred = barred
+        count = np.zeros(lattice.count, np.int64) if barred is None else summed(lattice, barred.astype(np.int64))
+        at_waist = count[lattice.bottoms]
+        self._passable = at_waist[1:] == at_waist[:-1]
+        """Blocks that t may hold as a whole."""
+        self._open = count == at_waist[lattice.block]
+        """Downsets that t can reach from the bottom of their block."""
+        inner = lattice.block[:-1]
+        self._leaves = np.append(count[:-1] == at_waist[inner + 1], True)
+        """Downsets from which t can reach the top of their block."""
+        self._limits = limits
+        if limits is not None:
+            self._prepare(limits)
+
+    def best(self, ranks: Ranks) -> Ranks:
+        """The greatest rank that a stage ending at each downset may begin with.
+
+        ``ranks`` and the result are ``[downsets, columns]``, -1 where no stage may begin.
+        """
+        lattice = self._lattice
+        found, tops = self._within(ranks)
+        if self._limits is None:
+            passed = self._carried(tops)[lattice.block]
+            passed[~self._open] = -1
+        else:
+            passed = self._from_earlier(ranks)
+            if len(self._tight):
+                self._fronts(ranks, found)
+        np.maximum(found, passed, out=found)
+        return found
+
+    def _within(self, ranks: Ranks) -> tuple[Ranks, Ranks]:
+        """The best of the own block: at the inner downsets (-1 at the waists), and at each block's top."""
+        own, found = ranks.copy(), np.full_like(ranks, -1)
+        for step in self._lattice.rounds:
+            arriving = self._arriving(own, step)
+            found[step.targets] = arriving
+            own[step.targets] = np.maximum(arriving, ranks[step.targets])
+        return found, self._arriving(own, self._lattice.tops)
+
+    def _arriving(self, own: Ranks, step: Round) -> Ranks:
+        handed = own[step.sources]
+        if self._barred is not None:
+            handed[self._barred[step.items]] = -1
+        return np.maximum.reduceat(handed, step.starts, axis=0) if len(step.starts) else handed
+
+    def _carried(self, tops: Ranks) -> Ranks:
+        """At each waist, the best of all blocks before; nothing comes through a block that t may not hold whole."""
+        walls = (np.cumsum(~self._passable).astype(np.int64) << _SHIFT)[:, None]
+        running = np.maximum.accumulate(tops + 1 + walls, axis=0) - walls - 1
+        return np.concatenate([np.full((1, tops.shape[1]), -1), running]).astype(np.int32)
+
+    def _prepare(self, limits: Limits) -> None:
+        """Of the intervals of fact 3, first and last member; and the blocks that do not fit a node."""
+        lattice = self._lattice
+        self._sorted = np.lexsort((np.arange(lattice.count), limits.holds, lattice.block))
+        first = np.searchsorted(limits.holds[self._sorted], limits.needs, "left")
+        walls = np.maximum.accumulate(np.where(self._passable, 0, np.arange(len(self._passable))))
+        walls = np.concatenate([[0], walls])
+        first = np.maximum(first, lattice.bottoms[walls[lattice.block]])
+        last = lattice.bottoms[lattice.block]
+        first = np.where(self._open, np.minimum(first, last), last)
+        self._asking = np.flatnonzero(first < last)
+        self._first, self._last = first[self._asking], last[self._asking]
+        self._level = np.frexp(self._last - self._first)[1] - 1
+        full = limits.needs[lattice.bottoms[1:]] - limits.holds[lattice.bottoms[:-1]] > 0
+        self._tight = np.flatnonzero(full & (np.diff(lattice.bottoms) > 1))
+        if len(self._tight):
+            self._held = np.unique(limits.holds, return_inverse=True)
+            self._tight_rounds = [
+                _only(step, np.isin(lattice.block[step.targets], self._tight)) for step in lattice.rounds
+            ]
+            self._tight_inner = np.isin(lattice.block, self._tight)
+
+    def _from_earlier(self, ranks: Ranks) -> Ranks:
+        """The best of all blocks before that leave the stage small enough."""
+        found = np.full_like(ranks, -1)
+        row = np.where(self._leaves[:, None], ranks, np.int32(-1))[self._sorted]
+        for level in range(int(self._level.max(initial=-1)) + 1):
+            those = self._level == level
+            first, last = self._first[those], self._last[those] - (1 << level)
+            found[self._asking[those]] = np.maximum(row[first], row[last])
+            row = np.maximum(row[: -(1 << level)], row[1 << level :])
+        return found
+
+    def _fronts(self, ranks: Ranks, found: Ranks) -> None:
+        """Set ``found`` anew within the blocks that do not fit a node as a whole."""
+        assert self._limits is not None
+        found[self._tight_inner] = -1
+        sizes, held = self._held
+        enough = np.searchsorted(sizes, self._limits.needs, "left")
+        for column in range(ranks.shape[1]):
+            own = ranks[:, column]
+            first, number = np.zeros(len(own), np.int64), np.zeros(len(own), np.int64)
+            waists = self._lattice.bottoms[self._tight]
+            pool = waists[own[waists] >= 0]
+            first[pool], number[pool] = np.arange(len(pool)), 1
+            rank, hold = own[pool], held[pool]
+            for step in self._tight_rounds:
+                if not len(step.targets):
+                    break
+                # 1. All that arrives, and is not too large.
+                passing = number[step.sources]
+                if self._barred is not None:
+                    passing = np.where(self._barred[step.items], 0, passing)
+                spans = np.diff(np.append(step.starts, len(step.sources)))
+                target = np.repeat(np.repeat(np.arange(len(step.targets)), spans), passing)
+                before = np.cumsum(passing) - passing
+                place = np.repeat(first[step.sources] - before, passing) + np.arange(len(target))
+                rank, hold, goal = rank[place], hold[place], step.targets[target]
+                alive = hold >= enough[goal]
+                target, rank, hold, goal = target[alive], rank[alive], hold[alive], goal[alive]
+                np.maximum.at(found[:, column], goal, rank)
+                # 2. What begins here joins, and what is beaten in both goes.
+                new = np.flatnonzero(own[step.targets] >= 0)
+                target = np.concatenate([target, new])
+                rank = np.concatenate([rank, own[step.targets[new]]])
+                hold = np.concatenate([hold, held[step.targets[new]]])
+                order = np.lexsort((-hold, -rank, target))
+                target, rank, hold = target[order], rank[order], hold[order]
+                running = np.maximum.accumulate(hold + (target << _SHIFT))
+                kept = np.ones(len(target), bool)
+                kept[1:] = (hold + (target << _SHIFT))[1:] > running[:-1]
+                target, rank, hold = target[kept], rank[kept], hold[kept]
+                sizes_here = np.bincount(target, minlength=len(step.targets))
+                number[step.targets] = sizes_here
+                first[step.targets] = np.cumsum(sizes_here) - sizes_here
+
+
+def _only(step: Round, kept: Bools) -> Round:
+    """The part of a round that leads into some of its targets."""
+    spans = np.diff(np.append(step.starts, len(step.sources)))
+    steps = np.repeat(kept, spans)
+    starts = np.cumsum(spans[kept]) - spans[kept]
+    return Round(step.targets[kept], step.sources[steps], step.items[steps], starts)
+
+
+__all__ = ["Ints", "Ranks", "Sweep"]

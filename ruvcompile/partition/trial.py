@@ -1,0 +1,194 @@
+"""One pass over all that can be built from the nodes: which downsets can be reached, with which nodes, how well.
+
+A *state* is a set of nodes that have been used, so many of each kind, and the kind of the last one; for each state
+there is one number or truth per downset. States with k nodes follow from those with k - 1: a stage of kind t begins
+where any state without it ends (and the hop between the two kinds allows), ends wherever the ``Sweep`` says so, and
+all states of the same last kind are swept together.
+
+``reach`` asks for partitions whose every resource takes at most ``bound``: the best beginning of a stage is the one
+with the greatest ``begins``. If it is refused, the least time that would have been accepted somewhere is remembered:
+below that the very same downsets are reached, so no bound below it is worth a trial. ``least`` asks for the smallest
+latency: the best beginning is the one with the smallest latency so far, less its ``begins``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+
+from ruvcompile.partition.fields import Bools, Fields, Floats, Limits
+from ruvcompile.partition.sweep import Ints, Ranks, Sweep
+
+Nodes = tuple[int, ...]
+State = tuple[Nodes, int]
+
+
+@dataclass(frozen=True)
+class Path:
+    """Stages as (kind, first downset, last downset), and what was to be small."""
+
+    stages: tuple[tuple[int, int, int], ...]
+    value: float
+
+
+@dataclass
+class Trial:
+    """What one pass found: per state, where it ends, where those stages begin, and (latency) how long it took."""
+
+    bound: float = math.inf
+    ends: dict[State, Bools] = field(default_factory=dict)
+    begun: dict[State, Ints] = field(default_factory=dict)
+    took: dict[State, Floats] = field(default_factory=dict)
+    nearest: dict[State, float] = field(default_factory=dict)
+
+
+class Search:
+    """All that stays the same between passes."""
+
+    def __init__(self, fields: Fields, limits: tuple[Limits | None, ...]) -> None:
+        self.fields = fields
+        self._kinds = range(len(fields.task.kinds))
+        self._sweeps = [Sweep(fields, kind, limits[kind]) for kind in self._kinds]
+        last = np.arange(fields.lattice.count)
+        # Of equal ones the first downset has the greater rank.
+        self._sorted = [np.lexsort((-last, fields.begins[kind])) for kind in self._kinds]
+        self._ranks = [_places(order) for order in self._sorted]
+
+    def reach(self, bound: float, wanted: Collection[Nodes]) -> Trial:
+        """What can be reached on the way to any of ``wanted`` with no resource busier than ``bound``."""
+        fields, trial = self.fields, Trial(bound)
+        for kind, states in self._rising(wanted):
+            begins = [self._openings(trial, state) for state in states]
+            mask = np.stack([opening for opening, _ in begins], axis=1)
+            ranks = np.where(mask, self._ranks[kind][:, None], np.int32(-1))
+            scores = fields.begins[kind][self._sorted[kind]]
+            best = self._sweeps[kind].best(ranks)
+            none = best < 0
+            time = fields.ends[kind][:, None] - scores[best]
+            time[none | ~fields.legal[:, None]] = math.inf
+            begun = np.where(none, -1, self._sorted[kind][best])
+            for column, state in enumerate(states):
+                inside = (time[:, column] <= bound) & np.isfinite(time[:, column])
+                trial.ends[state], trial.begun[state] = inside, begun[:, column]
+                beyond = time[:, column][~inside].min(initial=math.inf)
+                trial.nearest[state] = min(float(beyond), begins[column][1])
+        return trial
+
+    def least(self, wanted: Collection[Nodes]) -> Trial:
+        """The least latency of every downset with every state on the way to any of ``wanted``."""
+        fields, trial = self.fields, Trial()
+        for kind, states in self._rising(wanted):
+            before = np.stack([self._so_far(trial, state) for state in states], axis=1)
+            scores = fields.begins[kind][:, None] - before
+            order = np.lexsort((np.broadcast_to(-np.arange(len(scores))[:, None], scores.shape), scores), axis=0)
+            ranks = np.empty(scores.shape, np.int32)
+            np.put_along_axis(ranks, order, np.arange(len(scores), dtype=np.int32)[:, None], axis=0)
+            ranks[~np.isfinite(scores)] = -1
+            best = self._sweeps[kind].best(ranks)
+            begun = np.take_along_axis(order, np.maximum(best, 0), axis=0)
+            took = fields.ends[kind][:, None] - np.take_along_axis(scores, begun, axis=0)
+            took[(best < 0) | ~fields.legal[:, None]] = math.inf
+            for column, state in enumerate(states):
+                trial.took[state], trial.begun[state] = took[:, column], begun[:, column]
+                trial.ends[state] = np.isfinite(took[:, column])
+        return trial
+
+    def nearest(self, trial: Trial, nodes: Nodes) -> float:
+        """No bound below this one leads ``nodes`` further than the trial's did."""
+        return min((least for state, least in trial.nearest.items() if _within(state[0], nodes)), default=math.inf)
+
+    def path(self, trial: Trial, state: State) -> Path:
+        """How a state got to the end."""
+        fields, downset = self.fields, self.fields.lattice.count - 1
+        stages: list[tuple[int, int, int]] = []
+        value = 0.0
+        while True:
+            kind = state[1]
+            begun = int(trial.begun[state][downset])
+            stages.append((kind, begun, downset))
+            value = max(value, float(fields.ends[kind][downset] - fields.begins[kind][begun]))
+            if not begun:
+                return Path(tuple(reversed(stages)), value)
+            followed = self.before(trial, state, begun)
+            crossing = float(fields.crossing[begun])
+            value = max(value, crossing * fields.task.hop(followed[1], kind).ms_per_byte)
+            state, downset = followed, begun
+
+    def before(self, trial: Trial, state: State, downset: int) -> State:
+        """The state that ends where a stage begins: the fastest one, else the first."""
+        task, crossing = self.fields.task, self.fields.crossing[downset]
+        found: list[tuple[float, State]] = []
+        for earlier in self.earlier(state):
+            hop = task.hop(earlier[1], state[1])
+            if trial.ends[earlier][downset] and crossing * hop.ms_per_byte <= trial.bound:
+                took = trial.took[earlier][downset] if trial.took else 0.0
+                found.append((float(took + hop.ms + crossing * hop.ms_per_byte) if trial.took else 0.0, earlier))
+        return min(found, key=lambda each: each[0])[1]
+
+    def finals(self, wanted: Collection[Nodes]) -> list[State]:
+        """The states in which all nodes of one of ``wanted`` are used."""
+        return [(nodes, kind) for nodes in wanted for kind in self._kinds if nodes[kind]]
+
+    def earlier(self, state: State) -> list[State]:
+        """The states that a state may follow."""
+        nodes, kind = state
+        rest = tuple(number - (each == kind) for each, number in enumerate(nodes))
+        return [(rest, each) for each in self._kinds if rest[each]]
+
+    def _rising(self, wanted: Collection[Nodes]) -> Iterator[tuple[int, list[State]]]:
+        """Kinds with their states, those of fewer nodes first."""
+        parts = {part for nodes in wanted for part in product(*(range(number + 1) for number in nodes))}
+        for size in range(1, 1 + max((sum(part) for part in parts), default=0)):
+            those = sorted(part for part in parts if sum(part) == size)
+            for kind in self._kinds:
+                states = [(part, kind) for part in those if part[kind]]
+                if states:
+                    yield kind, states
+
+    def _openings(self, trial: Trial, state: State) -> tuple[Bools, float]:
+        """Where a stage may begin; and the least bound above the trial's that would let it begin elsewhere."""
+        nodes, kind = state
+        opens = self.fields.opens[kind]
+        found, beyond = np.zeros(len(opens), bool), math.inf
+        if sum(nodes) == 1:
+            found[0] = opens[0]
+            return found, beyond
+        for earlier in self.earlier(state):
+            hop = self.fields.task.hop(earlier[1], kind)
+            possible = trial.ends[earlier] & opens
+            if hop.ms_per_byte:
+                link = self.fields.crossing * hop.ms_per_byte
+                slow = possible & (link > trial.bound)
+                beyond = min(beyond, float(link[slow].min(initial=math.inf)))
+                possible &= ~slow
+            found |= possible
+        return found, beyond
+
+    def _so_far(self, trial: Trial, state: State) -> Floats:
+        """Latency up to the beginning of a stage."""
+        nodes, kind = state
+        task, opens = self.fields.task, self.fields.opens[kind]
+        found = np.full(len(opens), math.inf)
+        if sum(nodes) == 1:
+            if opens[0]:
+                found[0] = task.enter_ms[kind] if task.enter_ms else 0.0
+            return found
+        for earlier in self.earlier(state):
+            hop = task.hop(earlier[1], kind)
+            np.minimum(found, trial.took[earlier] + hop.ms + self.fields.crossing * hop.ms_per_byte, out=found)
+        found[~opens] = math.inf
+        return found
+
+
+def _places(order: Ints) -> Ranks:
+    found = np.empty(len(order), np.int32)
+    found[order] = np.arange(len(order), dtype=np.int32)
+    return found
+
+
+def _within(part: Nodes, nodes: Nodes) -> bool:
+    return all(few <= many for few, many in zip(part, nodes, strict=True))
