@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import onnx_ir as ir
 
-from ruvcompile.passes.infer import Type
+from ruvcompile.passes.infer import Type, spelt
 from ruvcompile.passes.pieces import unit_of
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Piece, Program
@@ -59,11 +59,11 @@ def _crossing(name: str, value: ir.Value, types: Mapping[str, Type]) -> Crossing
         seen = types[name]
         return Crossing(
             name,
-            seen.dtype.name.lower(),
+            spelt(ir.TensorType(seen.dtype)),
             [extent if extent is not None else "any" for extent in seen.shape],
             seen.nbytes,
         )
     assert value.dtype is not None and value.shape is not None, "links carry only what has a type"
     known = [extent for extent in value.shape if isinstance(extent, int)]
     size = math.ceil(value.dtype.itemsize * math.prod(known))
-    return Crossing(name, value.dtype.name.lower(), ["tokens", *known], size)
+    return Crossing(name, spelt(ir.TensorType(value.dtype)), ["tokens", *known], size)

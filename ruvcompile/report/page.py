@@ -56,7 +56,20 @@ def _template() -> jinja2.Template:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"bytes": show_bytes, "ms": show_ms, "rate": show_rate, "percent": _percent}
+    environment.filters |= {"beside": _beside, "listed": _listed}
     return environment.from_string(resources.files("ruvcompile.report").joinpath("report.html.j2").read_text("utf-8"))
+
+
+def _beside(ratio: float) -> str:
+    """A rate as a share of another, in words."""
+    if abs(ratio - 1) < 0.005:
+        return "equal"
+    return f"{100 * abs(1 - ratio):.0f} % {'slower' if ratio < 1 else 'faster'}"
+
+
+def _listed(told: object) -> str:
+    """What a rule wanted or a node has: one thing or several."""
+    return ", ".join(str(each) for each in told) if isinstance(told, list | tuple) else str(told)
 
 
 def _percent(share: float, digits: int = 0) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 
 from ruvcompile.errors import InputError
+from ruvcompile.forecast import Forecast, PipelineForecast
+from ruvcompile.plan.pace import Beat, calls_per_second, grouping, per_second, shares
 from ruvcompile.report.contents import Figures
 from ruvrun.manifest import Manifest
 
@@ -70,6 +72,34 @@ def rows_of(figures: Figures, run: Run) -> int:
         return 1
     each = math.ceil(run.streams / figures.shape.replicas)
     return max(1, math.ceil(each / figures.shape.stages))
+
+
+def planned_per_s(figures: Figures, streams: int) -> float:
+    """Tokens (or calls) per second that the plan expects of a run with so many streams (or callers).
+
+    The pipelines share the streams. Without a forecast it is what was planned for the planned streams.
+    """
+    if figures.forecast is None:
+        return figures.per_s
+    forecast, total = figures.forecast, 0.0
+    pipelines = forecast.pipelines
+    for pipeline, share in zip(pipelines, shares(streams, len(pipelines)), strict=True):
+        if share:
+            stages = len(pipeline.stages)
+            rows = grouping(share, stages)[0] if forecast.decoder else 1
+            beat = _beat(forecast, pipeline, rows)
+            total += (per_second if forecast.decoder else calls_per_second)(beat, share, stages)
+    return total
+
+
+def _beat(forecast: Forecast, pipeline: PipelineForecast, rows: int) -> Beat:
+    """A step of so many rows in a pipeline: its slowest process or link, and its way there and back."""
+    head = forecast.head_ms(rows)
+    times = [stage.step_ms(rows) for stage in pipeline.stages]
+    beside = [head if stage.node == forecast.head_node else 0.0 for stage in pipeline.stages]
+    links = [hop.ms_per_byte * hop.bytes_per_row * rows for hop in pipeline.hops]
+    slowest = max(head, *map(sum, zip(times, beside, strict=True)), *links)
+    return Beat(slowest, head + sum(times) + sum(hop.ms(rows) for hop in pipeline.hops))
 
 
 def planned_ms(figures: Figures, stage: int, rows: int) -> float:

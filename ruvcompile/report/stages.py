@@ -11,10 +11,12 @@ from ruvcompile.report.run import Run
 from ruvrun.manifest import PACKED
 
 OWN = "its process"
-NODES = "graph nodes"
+NODES = "other nodes"
+LAST = (NODES, OWN)
 MEMORY = ("weights", "key/value", "activations", "runtime")
 _SEEN = 1e-3  # of a stage's time: less is rounding, and could not be seen
-_TIMES = ("embedding", "attention", "MLP", "output head", NODES, OWN)
+_DECODER = ("embedding", "attention", "MLP", "output head")
+_NAMED = 4  # operators of a graph that are told apart
 
 
 @dataclass(frozen=True)
@@ -40,21 +42,34 @@ def times(figures: Figures, units: Sequence[Costed]) -> list[Part]:
     Where the units alone are more than the stage's time (cores that several stages share make them slower than they
     were measured, faster ones quicker), all of them are drawn in proportion.
     """
+    order = _told_apart(figures, units)
     found = []
     for index, (stage, held) in enumerate(zip(figures.stages, _held(figures), strict=True)):
         sums: dict[str, float] = {}
         for unit in units:
             if unit.stage == held:
-                what = unit.part if figures.decoder and unit.part in _TIMES else NODES
+                what = unit.part if unit.part in order else NODES
                 sums[what] = sums.get(what, 0.0) + unit.ms
         total = sum(sums.values())
         scale = min(1.0, stage.predicted_ms / total) if total else 1.0
         parts = {what: ms * scale for what, ms in sums.items()}
         parts[OWN if sums else NODES] = max(0.0, stage.predicted_ms - total * scale)
         found += [
-            Part(index, what, parts[what]) for what in _TIMES if parts.get(what, 0.0) > _SEEN * stage.predicted_ms
+            Part(index, what, parts[what])
+            for what in (*order, NODES, OWN)
+            if parts.get(what, 0.0) > _SEEN * stage.predicted_ms
         ]
     return found
+
+
+def _told_apart(figures: Figures, units: Sequence[Costed]) -> tuple[str, ...]:
+    """The parts that get a colour of their own: of a decoder all, of any other graph the operators that cost most."""
+    if figures.decoder:
+        return _DECODER
+    sums: dict[str, float] = {}
+    for unit in units:
+        sums[unit.part] = sums.get(unit.part, 0.0) + unit.ms
+    return tuple(sorted(sums, key=lambda part: (-sums[part], part))[:_NAMED])
 
 
 def memory(figures: Figures) -> list[Part]:

@@ -11,7 +11,7 @@ from ruvcompile.report.charts.stages import choices_chart, memory_chart, times_c
 from ruvcompile.report.contents import Figures
 from ruvcompile.report.facts import Source, Way, beside, sources, ways
 from ruvcompile.report.graph import Costed, costed, largest, operators, profile
-from ruvcompile.report.run import Run, planned_ms, rows_of
+from ruvcompile.report.run import Run, planned_ms, planned_per_s, rows_of
 from ruvcompile.report.stages import Choice, Part, choices, in_order, memory, name_of, times
 from ruvcompile.simulate import timeline
 from ruvrun.costs import CostTable
@@ -31,6 +31,7 @@ class View:
     figures: Figures
     run: Run | None
     run_rows: int
+    planned_per_s: float
     planned: dict[int, float]
     measured: dict[int, float]
     peaks: dict[int, int]
@@ -91,6 +92,7 @@ def view(figures: Figures, costs: CostTable, manifest: Manifest, run: Run | None
         figures=figures,
         run=run,
         run_rows=rows,
+        planned_per_s=planned_per_s(figures, run.streams) if run else figures.per_s,
         planned=planned,
         measured=measured,
         peaks=peaks,

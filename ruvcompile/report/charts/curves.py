@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ruvcompile.forecast import Curve, Forecast, PipelineForecast
 from ruvcompile.report.charts.frame import (
     FAINT,
-    GRID,
     INK,
     LINE,
     PAPER,
@@ -107,36 +106,50 @@ def timeline_chart(forecast: Forecast, spans: Sequence[Span], streams: int) -> C
     shades = {"head": INK, "on the way": FAINT, "prompt": STAGES[1], "one token each": STAGES[0], "call": STAGES[0]}
     most = max(span.end_ms for span in spans)
 
+    brief = [words["head"], words["link"]]
+    colour = {
+        "field": "what",
+        "type": "nominal",
+        "scale": {"domain": whats, "range": [shades[what] for what in whats]},
+    }
+
     def spec(size: Size) -> Spec:
+        encoding = {
+            "y": {
+                "field": "who",
+                "type": "nominal",
+                "sort": shown,
+                "title": None,
+                "scale": {"domain": shown, "paddingInner": 0.2},
+            },
+            "x": {
+                "field": "from",
+                "type": "quantitative",
+                "axis": {"title": "ms since all began", "tickCount": 5 if size.narrow else 10},
+                "scale": {"domain": [0, most], "nice": False},
+            },
+            "x2": {"field": "to"},
+            "color": colour,
+            **described(),
+        }
         return framed(
             size,
             [
+                # What works for long has an edge, so that one can be told from the next; the head and the links, which
+                # mostly take less than a pixel, have one of their own colour, so that they are seen at all.
                 {
+                    "transform": [{"filter": f"indexof({brief}, datum.what) < 0"}],
                     "mark": {"type": "rect", "stroke": PAPER, "strokeWidth": 0.6},
-                    "encoding": {
-                        "y": {
-                            "field": "who",
-                            "type": "nominal",
-                            "sort": shown,
-                            "title": None,
-                            "scale": {"paddingInner": 0.2},
-                            "axis": {"grid": True, "gridColor": GRID},
-                        },
-                        "x": {
-                            "field": "from",
-                            "type": "quantitative",
-                            "axis": {"title": "ms since all began", "tickCount": 5 if size.narrow else 10},
-                            "scale": {"domain": [0, most], "nice": False},
-                        },
-                        "x2": {"field": "to"},
-                        "color": {
-                            "field": "what",
-                            "type": "nominal",
-                            "scale": {"domain": whats, "range": [shades[what] for what in whats]},
-                        },
-                        **described(),
-                    },
-                }
+                    "encoding": encoding,
+                },
+                *(
+                    {
+                        "transform": [{"filter": {"field": "what", "equal": what}}],
+                        "mark": {"type": "rect", "stroke": shades[what], "strokeWidth": 0.8},
+                        "encoding": encoding,
+                    }
+                    for what in brief
+                ),
             ],
             data={"values": values},
             height={"step": 24},

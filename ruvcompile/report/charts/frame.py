@@ -29,8 +29,8 @@ class Size:
         return self.name == "narrow"
 
 
-WIDE = Size("wide", 1000, 230)
-NARROW = Size("narrow", 360, 104)
+WIDE = Size("wide", 1000, 260)
+NARROW = Size("narrow", 360, 110)
 SIZES = (WIDE, NARROW)
 
 
@@ -68,7 +68,7 @@ def framed(size: Size, layers: Sequence[Spec], **more: Any) -> Spec:
                 "titleFontWeight": "normal",
                 "labelLimit": size.label,
             },
-            "axisY": {"labelPadding": 6},
+            "axisY": {"labelPadding": 6, "titlePadding": 12},
             "legend": {
                 "orient": "top",
                 "direction": "horizontal",
@@ -79,6 +79,7 @@ def framed(size: Size, layers: Sequence[Spec], **more: Any) -> Spec:
                 "labelLimit": 160 if size.narrow else 260,
                 "symbolType": "square",
                 "symbolStrokeWidth": 0,
+                "columnPadding": 20,
                 "offset": 8,
             },
             "text": {"fill": INK, "fontSize": 12},
@@ -110,6 +111,8 @@ def described(field: str = "says") -> Spec:
 
 def show_ms(ms: float) -> str:
     """A time in ms, with as many digits as are worth reading."""
+    if ms == 0:
+        return "0"
     if 0 < ms < 0.001:
         return "< 0.001"
     if ms >= 100:

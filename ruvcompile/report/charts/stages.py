@@ -24,7 +24,7 @@ from ruvcompile.report.charts.frame import (
     show_rate,
 )
 from ruvcompile.report.contents import Figures
-from ruvcompile.report.stages import MEMORY, Choice, Part, name_of
+from ruvcompile.report.stages import LAST, MEMORY, Choice, Part, name_of
 
 MEASURED = "measured"
 _ROW = 30
@@ -40,7 +40,9 @@ def times_chart(
         planned: the plan's for the rows of that run, by which the parts are stretched.
     """
     names = [name_of(figures, stage) for stage in figures.stages]
-    whats = list(dict.fromkeys(part.what for part in parts)) + ([MEASURED] if measured else [])
+    whats = list(dict.fromkeys(part.what for part in parts))
+    whats = [what for what in whats if what not in LAST] + [what for what in LAST if what in whats]
+    whats += [MEASURED] if measured else []
     bars = []
     for part in parts:
         stage = figures.stages[part.stage]
@@ -136,7 +138,12 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
         for part in parts
     ]
     ends = [
-        {"stage": name, "size": stage.predicted_rss_bytes / width, "text": show_bytes(stage.predicted_rss_bytes)}
+        {
+            "stage": name,
+            "size": max(stage.predicted_rss_bytes, stage.usable_bytes if stage.usable_bytes in near else 0) / width,
+            "text": show_bytes(stage.predicted_rss_bytes)
+            + (f" of {show_bytes(stage.usable_bytes)}" if stage.usable_bytes else ""),
+        }
         for name, stage in zip(names, figures.stages, strict=True)
     ]
     limits = [
@@ -156,7 +163,8 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
     def spec(size: Size) -> Spec:
         y = {"field": "stage", "type": "nominal", "sort": names, "title": None}
         x = {"field": "size", "type": "quantitative"}
-        axis = quantity_axis(f"memory, {unit}", size, most / width * (1.3 if size.narrow else 1.12))
+        room = 2.1 if any(stage.usable_bytes for stage in figures.stages) else 1.3
+        axis = quantity_axis(f"memory, {unit}", size, most / width * (room if size.narrow else 1 + room / 10))
         layers: list[Spec] = [
             {
                 "data": {"values": bars},
@@ -175,22 +183,19 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
                 "encoding": {"y": y, "x": x, "text": {"field": "text"}},
             },
         ]
-        for values, colour, thick in ((limits, INK, 2), (seen, LINE, 4)):
+        limit = {"type": "tick", "color": INK, "thickness": 2, "size": 24}
+        peak = {"type": "point", "shape": "diamond", "size": 130, "filled": True, "opacity": 1}
+        peak |= {"fill": LINE, "stroke": PAPER, "strokeWidth": 1.5}
+        for values, mark in ((limits, limit), (seen, peak)):
             if values:
-                layers.append(
-                    {
-                        "data": {"values": values},
-                        "mark": {"type": "tick", "color": colour, "thickness": thick, "size": 24},
-                        "encoding": {"y": y, "x": x, **described()},
-                    }
-                )
+                layers.append({"data": {"values": values}, "mark": mark, "encoding": {"y": y, "x": x, **described()}})
         return framed(size, layers, height={"step": _ROW})
 
     says = "Memory of each stage's process at its peak."
     if limits:
-        says += " The thin mark is what the node has usable."
+        says += " The line behind it is what the node has usable."
     if seen:
-        says += " The thick mark is the peak of the run."
+        says += " The diamond is the peak of the run."
     return Chart("memory", "Memory per stage", says, len(bars) + len(limits) + len(seen), spec)
 
 
@@ -208,7 +213,8 @@ def choices_chart(choices: Sequence[Choice], what: str) -> Chart:
     most = max(float(str(bar["rate"])) for bar in bars)
 
     def spec(size: Size) -> Spec:
-        y = {"field": "shape", "type": "nominal", "sort": names, "title": None}
+        label = {"labelLimit": 150 if size.narrow else size.label}
+        y = {"field": "shape", "type": "nominal", "sort": names, "title": None, "axis": label}
         offset = {"field": "who", "type": "nominal", "sort": [many, one]}
         x = {"field": "rate", "type": "quantitative"}
         axis = quantity_axis(f"{what}/s", size, most * (1.25 if size.narrow else 1.08))
