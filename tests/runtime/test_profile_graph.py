@@ -100,11 +100,11 @@ def test_four_hundred_small_adds_cost_what_a_run_costs(tmp_path, monkeypatch) ->
     sheet = msgspec.structs.replace(
         sheet, unit=[msgspec.structs.replace(unit, key=str(number)) for number, unit in enumerate(sheet.unit)]
     )
-    costs, spread = measure_graph(directory, spec, sheet, QUICK)
-    assert len(costs) == 400
-    assert all(cost > 0 for cost in costs.values())
-    assert sum(costs.values()) == pytest.approx(10.0, rel=1e-3)  # each is rounded to a nanosecond
-    assert spread == 0.25
+    rows = measure_graph(directory, spec, sheet, QUICK)
+    assert len(rows) == 400
+    assert all(row.ms > 0 for row in rows)
+    assert sum(row.ms for row in rows) == pytest.approx(10.0, rel=1e-3)  # each is rounded to a nanosecond
+    assert {row.spread for row in rows} == {0.25}
 
 
 def test_the_large_node_is_the_dear_one(tmp_path) -> None:
@@ -121,11 +121,14 @@ def test_the_large_node_is_the_dear_one(tmp_path) -> None:
     )
     directory, spec, sheet = write_graph(program, {"x": np.ones((64, 512), np.float32)}, tmp_path)
     told: list[tuple[str, int, int]] = []
-    costs, spread = measure_graph(directory, spec, sheet, QUICK, lambda *what: told.append(what))
-    label = {unit.key: unit.label for unit in sheet.unit}
-    found = {label[key]: ms for key, ms in costs.items()}
-    assert found["large"] > found["small"] > 0
-    assert spread >= 0
+    conditions = Conditions(threads=1, beside=3, seconds=0.2)
+    large, small = measure_graph(directory, spec, sheet, conditions, lambda *what: told.append(what))
+    assert (large.label, small.label) == ("large", "small")
+    assert large.ms > small.ms > 0
+    assert large.spread >= 0
+    assert (large.target, large.backend, large.threads, large.beside) == ("host", "onnxruntime", 1, 3)
+    assert (large.weight_bytes, small.weight_bytes) == (512 * 512 * 4, 512 * 2 * 4)
+    assert [row.key for row in (large, small)] == [unit.key for unit in sheet.unit]
     assert told[-1] == ("profile", 2, 2)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ruvrun.bundle import StageSpec
+from ruvrun.costs import UnitCost
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, MachineError
 from ruvrun.executors import GraphExecutor, load_graph
@@ -69,8 +70,8 @@ def graph_inputs(directory: Path, spec: StageSpec) -> dict[str, Value]:
 
 def measure_graph(
     directory: Path, spec: StageSpec, sheet: Sheet, conditions: Conditions, tell: Tell = silent
-) -> tuple[dict[str, float], float]:
-    """Milliseconds per call of each unit of the stage, by key, and the spread; units of equal key share their mean.
+) -> list[UnitCost]:
+    """A row for every distinct unit of the stage in ``directory``; ``source`` is 0. Equal units share their mean.
 
     Raises:
         InputError: the stage does not load, or does not run on its own inputs.
@@ -81,7 +82,23 @@ def measure_graph(
     nodes = Attribution(sheet.node)
     runs = [nodes.divide(events) for events in _profile(directory, spec, inputs, conditions.threads, len(sheet.node))]
     tell("profile", 2, 2)
-    return by_key(sheet, shared(total, runs)), spread
+    costs = by_key(sheet, shared(total, runs))
+    distinct = {unit.key: unit for unit in reversed(sheet.unit)}
+    return [
+        UnitCost(
+            key=key,
+            label=distinct[key].label,
+            target=spec.target,
+            backend=spec.backend,
+            threads=conditions.threads,
+            beside=conditions.beside,
+            ms=ms,
+            source=0,
+            spread=spread,
+            weight_bytes=distinct[key].weight_bytes,
+        )
+        for key, ms in costs.items()
+    ]
 
 
 def shared(total: float, runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -54,11 +54,11 @@ class Size:
         runs: of each measurement, at least.
     """
 
-    weights: int = 96 << 20
+    weights: int = 64 << 20
     width: int = 2048
     rows: int = 64
     nodes: int = 400
-    seconds: float = 0.6
+    seconds: float = 0.4
     runs: int = 3
 
 
