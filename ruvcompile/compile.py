@@ -35,6 +35,7 @@ from ruvcompile.load import load
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.fleet import measure_fleet
+from ruvcompile.measure.given import read_given
 from ruvcompile.options import OF_DECODERS, Options
 from ruvcompile.parts import Parts
 from ruvcompile.passes import run as run_passes
@@ -51,7 +52,7 @@ from ruvcompile.targets import fleet_targets
 from ruvcompile.verify import compare, source_loss
 from ruvcompile.whole import observe
 from ruvcompile.workspace import workspace
-from ruvrun.costs import CostTable, load_costs, merge
+from ruvrun.costs import CostTable
 from ruvrun.executors import Array
 from ruvrun.machine import cores, peak_bytes
 from ruvrun.manifest import MANIFEST
@@ -153,7 +154,9 @@ def _plan(
         defaults += [f"--{key} {value}" for key, value in options.defaults if key in OF_DECODERS]
     if defaults:
         progress.note(", ".join(f"{text} (default)" for text in defaults))
-    known = merge(load_costs(path) for path in options.costs)
+    known, told = read_given(options.costs, set(front.keys))
+    for text in told:
+        progress.note(text)
     costs = measure_fleet(
         front.program,
         front.units,

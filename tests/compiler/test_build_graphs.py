@@ -120,10 +120,13 @@ def test_the_same_bytes_from_the_same_costs(tmp_path) -> None:
 
 
 def test_sizes_that_the_graph_leaves_open_are_part_of_a_cost(tmp_path) -> None:
-    """What was measured on three rows says nothing of five thousand: another key, measured anew."""
+    """What was measured on three rows says nothing of five thousand: another key, as if of another model."""
     model = small(tmp_path / "small.onnx")
     build(model, tmp_path / "few", shape=("x=3x64",))
-    build(model, tmp_path / "many", shape=("x=5000x64",), costs=(str(tmp_path / "few" / "costs.toml"),))
+    with pytest.raises(InputError, match="is of another model") as error:
+        build(model, tmp_path / "many", shape=("x=5000x64",), costs=(str(tmp_path / "few" / "costs.toml"),))
+    assert "--shape" in str(error.value.hint)
+    build(model, tmp_path / "many", shape=("x=5000x64",))
     few, many = ({row.key: row for row in load_costs(tmp_path / each / "costs.toml").unit} for each in ("few", "many"))
     assert not few.keys() & many.keys()
 

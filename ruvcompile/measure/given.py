@@ -1,0 +1,61 @@
+"""The cost tables that were given: of this model, and measured with what will run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from ruvcompile.errors import InputError
+from ruvrun.costs import CostTable, load_costs, merge
+
+_LABELS = 4
+_VERSIONED = ("ruvrun", "onnxruntime", "openvino")
+
+
+def read_given(paths: Sequence[Path], keys: Collection[str]) -> tuple[CostTable, tuple[str, ...]]:
+    """All rows of the tables at ``paths``, and sentences about what a person should know of them.
+
+    A table may hold more than the rows of one model, links or overheads alone, and rows of several machines. One that
+    has units, none of which this model has, was given by mistake: nothing would be said of it and all be measured anew.
+
+    Args:
+        paths: as they were given; of equal rows the last one counts.
+        keys: of the model's units.
+
+    Raises:
+        InputError: ``costs-of-another-model``; or a file is no cost table.
+    """
+    tables, notes = [], []
+    for path in paths:
+        table = load_costs(path)
+        if table.unit and not any(row.key in keys for row in table.unit):
+            labels = list(dict.fromkeys(row.label for row in table.unit))
+            more = ", ..." if len(labels) > _LABELS else ""
+            raise InputError(
+                "costs-of-another-model",
+                f"{path} is of another model: none of its {len(labels)} parts is one of this",
+                context=[f"it has {', '.join(labels[:_LABELS])}{more}"],
+                hint="give the table of this model at the same --quant and --shape, or leave --costs out",
+            )
+        notes += [f"{path}: {told}" for told in dict.fromkeys(_other_versions(table))]
+        tables.append(table)
+    return merge(tables), tuple(notes)
+
+
+def _other_versions(table: CostTable) -> Iterator[str]:
+    """What was measured with another version than the one that is here; what is not here is not compared."""
+    for source in table.provenance:
+        for name in _VERSIONED:
+            found = re.search(rf"\b{name} ([\w.+-]+)", source.software)
+            here = _version(name)
+            if found and here and found.group(1) != here:
+                yield f"measured with {name} {found.group(1)}, here is {here}: measure again if the plan does not hold"
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
