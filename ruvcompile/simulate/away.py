@@ -1,0 +1,68 @@
+"""How many nodes may be away before a service is no longer good enough.
+
+A pipeline needs all of its nodes, so the worst that k nodes can do by being away is to be of k pipelines, those that
+serve the most. The head's node is not counted: without it nothing is served at all. What the nodes of a broken pipeline
+could do in another one, after a new build, is not counted either.
+
+A service is good enough while every request is served and 95 of 100 first tokens come in time: within twice the time
+that they take while all nodes are there, and ten seconds are always in time for a first token, one second for a call of
+a graph. (After a second people notice that they wait, after ten they turn to something else: J. Nielsen, Usability
+Engineering, 1993, chapter 5.)
+"""
+
+from __future__ import annotations
+
+import math
+
+from ruvcompile.forecast import Forecast, PipelineForecast
+from ruvcompile.simulate.figures import percentile, waits
+from ruvcompile.simulate.load import Load
+from ruvcompile.simulate.service import Absence, Outcome, simulate
+
+ALWAYS_IN_TIME_MS = 10_000.0
+ALWAYS_IN_TIME_CALL_MS = 1_000.0
+SLOWER = 2.0
+
+
+def limit_ms(forecast: Forecast, outcome: Outcome) -> float:
+    """What the 95th percentile of the time to the first token may be, given what it is while all nodes are there."""
+    least = ALWAYS_IN_TIME_MS if forecast.decoder else ALWAYS_IN_TIME_CALL_MS
+    return max(least, SLOWER * percentile(waits(outcome), 95))
+
+
+def nodes_may_be_away(forecast: Forecast, load: Load, limit: float) -> int:
+    """The most nodes that may be away, whichever they are, with ``load`` still served within ``limit`` ms.
+
+    Fewer nodes away are never worse, so the number is found by halving.
+    """
+    worst = _worst(forecast)
+    good, bad = 0, len(worst) + 1
+    while bad - good > 1:
+        tried = (good + bad) // 2
+        outcome = simulate(forecast, load, [Absence(node) for node in worst[:tried]])
+        if not outcome.lost and percentile(waits(outcome), 95) <= limit:
+            good = tried
+        else:
+            bad = tried
+    return good
+
+
+def _worst(forecast: Forecast) -> list[str]:
+    """A node of each pipeline, those that serve the most first; none of a pipeline that is the head's node alone."""
+    order = sorted(forecast.pipelines, key=lambda pipeline: -_rate(forecast, pipeline))
+    found = []
+    for pipeline in order:
+        others = [stage.node for stage in pipeline.stages if stage.node != forecast.head_node]
+        if others:
+            found.append(others[0])
+    return found
+
+
+def _rate(forecast: Forecast, pipeline: PipelineForecast) -> float:
+    """Sequences per ms of a round with all slots in use: a step carries as many as let each stage have one."""
+    stages = len(pipeline.stages)
+    rows = math.ceil(forecast.streams / stages) if forecast.decoder else 1
+    steps = math.ceil(forecast.streams / rows) if forecast.decoder else 2 * stages
+    slowest = max(stage.step_ms(rows) for stage in pipeline.stages)
+    once = sum(stage.step_ms(rows) for stage in pipeline.stages) + sum(hop.ms(rows) for hop in pipeline.hops)
+    return steps * rows / max(steps * slowest, once + forecast.head_ms(rows), 1e-9)
