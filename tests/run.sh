@@ -25,7 +25,11 @@ done
 make_environment "$PWD/.venv" -e "./runtime" -e ".[test]"
 "$python" examples/fetch_models.py >/dev/null
 
-# Without it those tests are skipped, and say so; but where changes are judged that must not pass.
+# Without them their tests are skipped, and say so; but where changes are judged that must not pass.
+if [ ${#selected[@]} -gt 0 ] && ! tests/system/browser.sh >/dev/null; then
+    echo "${CI:+error: }no browser to look at reports with: apt could not install chromium" >&2
+    [ -z "${CI:-}" ] || exit 1
+fi
 if [ -n "$reference" ] && ! { tests/reference/setup.sh && tests/reference/huggingface.sh; } >/dev/null; then
     echo "${CI:+error: }no models of transformers to compare with: their environment could not be made" >&2
     [ -z "${CI:-}" ] || exit 1

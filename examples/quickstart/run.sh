@@ -8,7 +8,7 @@ case ${1:-} in -h | --help) sed -n '2,4s/^# *//p' "examples/quickstart/run.sh" &
 question=${1:-What is the capital of France?}
 
 . examples/environment.sh
-make_environment "$PWD/.cache/quickstart/venv" -e "./runtime[onnxruntime,head]" -e .
+make_environment "$PWD/.cache/quickstart/venv" -e "./runtime[onnxruntime,head]" -e ".[report]"
 model=$("$python" examples/fetch_models.py smollm2)
 dist=$PWD/.cache/quickstart/dist
 bin=$PWD/.cache/quickstart/venv/bin
