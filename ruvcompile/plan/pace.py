@@ -1,0 +1,68 @@
+"""How fast a pipeline is with so many sequences, from the times of its parts. Pure arithmetic.
+
+The engine (``ruvrun.engine.scheduler``) divides S sequences into steps of ``k = ceil(S / s)`` rows for s stages, and
+has ``g = ceil(S / k)`` of them in the ring. A step that returns is sent on at once, so a round, in which every sequence
+gets one token, takes the longer of two: the slowest resource has g steps to deal with; and no step is back before it
+has been everywhere. Resources are the processes of the stages, each with what else its cores do, and the links. With
+one step in the ring only the second counts: it is what a single user waits for.
+
+A prompt goes in chunks that follow each other through the stages. The first one passes all of them; of those behind it
+each is done one chunk's time of the slowest resource later. The last chunk brings the first token itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A step of one size in one pipeline, in ms: the slowest resource, and all of the way there and back."""
+
+    slowest: float
+    through: float
+
+
+def grouping(streams: int, stages: int) -> tuple[int, int]:
+    """Rows of a step and steps in the ring, of ``streams`` sequences."""
+    rows = -(-streams // stages)
+    return rows, -(-streams // rows)
+
+
+def round_ms(beat: Beat, steps: int) -> float:
+    """The time in which every sequence gets a token, with so many steps in the ring."""
+    return max(steps * beat.slowest, beat.through)
+
+
+def per_second(beat: Beat, streams: int, stages: int) -> float:
+    """Tokens per second of all sequences together; ``beat`` is of a step of as many rows as there will be."""
+    _, steps = grouping(streams, stages)
+    return 1e3 * streams / max(round_ms(beat, steps), 1e-9)
+
+
+def calls_per_second(beat: Beat, callers: int, stages: int) -> float:
+    """Calls of a graph per second: each is a step of its own, and at most two per stage are in the ring."""
+    steps = min(callers, 2 * stages)
+    return 1e3 * steps / max(round_ms(beat, steps), 1e-9)
+
+
+def shares(total: int, parts: int) -> tuple[int, ...]:
+    """``total`` sequences on ``parts`` pipelines, as evenly as can be, the larger shares first."""
+    return tuple(total // parts + (number < total % parts) for number in range(parts))
+
+
+def first_token_ms(chunks: Sequence[Sequence[float]], hops: Sequence[float]) -> float:
+    """From the prompt to its first token.
+
+    Args:
+        chunks: for each chunk the times of all resources in order (head, stages), the way between them left out.
+        hops: what one message takes from each to the next, the way back included.
+    """
+    free = [0.0] * len(chunks[0])
+    for chunk in chunks:
+        at = 0.0
+        for number, ms in enumerate(chunk):
+            free[number] = at = max(at, free[number]) + ms
+            at += hops[number]
+    return at
