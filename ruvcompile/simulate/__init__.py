@@ -32,7 +32,7 @@ THINK_MS = 10_000.0
 MAX_TOKENS = 128
 SPREAD = 0.5
 EACH = 20
-LEAST = 600
+LEAST = 2000
 
 
 def simulation(
@@ -40,7 +40,7 @@ def simulation(
 ) -> dict[str, Any]:
     """The ``simulation`` of ``plan --simulate``: ``users`` people use the planned fleet.
 
-    Each makes some 20 requests (at least 600 are made by all of them), with a pause of 10 s in the mean before each.
+    Each makes some 20 requests (at least 2,000 are made by all of them), with a pause of 10 s in the mean before each.
     Prompts and answers are ``prompt_tokens`` and ``max_tokens`` long in the mean, with half of that as deviation.
     """
     people = users or USERS

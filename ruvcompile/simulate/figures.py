@@ -17,11 +17,10 @@ def figures(forecast: Forecast, load: Load, outcome: Outcome) -> dict[str, Any]:
 
     ``ttft_ms`` is from when a request is made to its first token, ``tpot_ms`` per request the mean time from token to
     token after the first, ``busy`` the share of the time in which a stage works, and ``bubble`` the mean share in which
-    stages stand idle; time is that from the first request to the end of the last.
+    stages stand idle, while all users are there.
     """
     made = [*outcome.finished, *outcome.lost]
-    seconds = (outcome.end_ms - min(job.arrived for job in made)) / 1e3
-    elapsed_ms = max(1e3 * seconds, 1e-9)
+    elapsed_ms = max(outcome.full_ms, 1e-9)
     busy = [[ms / elapsed_ms for ms in pipeline] for pipeline in outcome.busy_ms]
     found: dict[str, Any] = {
         "is": f"a simulation, from {forecast.cost_source} costs",
@@ -29,7 +28,7 @@ def figures(forecast: Forecast, load: Load, outcome: Outcome) -> dict[str, Any]:
         "requests": len(made),
         "lost": len(outcome.lost),
         "begun_again": sum(job.retries for job in made),
-        "seconds": round(seconds, 3),
+        "seconds": round(outcome.end_ms / 1e3, 3),
     }
     if forecast.decoder:
         found |= {
@@ -38,12 +37,12 @@ def figures(forecast: Forecast, load: Load, outcome: Outcome) -> dict[str, Any]:
             "spread": load.answer.spread,
             "ttft_ms": _percentiles(waits(outcome)),
             "tpot_ms": _percentiles(paces(outcome)),
-            "tokens_per_s": round(sum(job.answer for job in outcome.finished) / elapsed_ms * 1e3, 3),
+            "tokens_per_s": round(1e3 * outcome.tokens / elapsed_ms, 3),
         }
     else:
         found |= {
             "latency_ms": _percentiles(waits(outcome)),
-            "items_per_s": round(len(outcome.finished) / elapsed_ms * 1e3, 3),
+            "items_per_s": round(1e3 * outcome.tokens / elapsed_ms, 3),
         }
     stages = [
         {"pipeline": number, "node": stage.node, "busy": round(share, 4)}

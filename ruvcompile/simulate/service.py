@@ -42,17 +42,20 @@ class Absence:
 class Outcome:
     """What happened.
 
-    ``finished`` and ``lost`` are all requests that were made. ``busy_ms`` is the work of each stage, pipeline by
-    pipeline, and ``head_ms`` the head's, up to ``end_ms``, when the last request ended.
-    ``steps`` counts all that were sent.
+    ``finished`` and ``lost`` are all requests that were made, the last of which ended at ``end_ms``. What was done in
+    all is told up to ``full_ms``, when the last request was given out and fewer and fewer were left to ask (up to the
+    end where all are given out at the beginning): ``tokens`` that came, ``steps`` that were sent, ``busy_ms``, the work
+    of each stage, pipeline by pipeline, and ``head_ms``, that of the head.
     """
 
     finished: tuple[Job, ...]
     lost: tuple[Job, ...]
+    end_ms: float
+    full_ms: float
+    tokens: int
+    steps: int
     busy_ms: tuple[tuple[float, ...], ...]
     head_ms: float
-    end_ms: float
-    steps: int
 
 
 class _Pipeline:
@@ -102,6 +105,8 @@ class Service:
         self._waiting: deque[Job] = deque()
         self._asked = 0
         self._steps = 0
+        self._tokens = 0
+        self._full: tuple[float, int, int, tuple[tuple[float, ...], ...], float] | None = None
         self._finished: list[Job] = []
         self._end = 0.0
         for absence in absences:
@@ -138,14 +143,13 @@ class Service:
                     heard.append(event)
             self._act(now)
         lost = [] if self._until < math.inf else self._unfinished()
-        return Outcome(
-            tuple(self._finished),
-            tuple(lost),
-            tuple(pipeline.ring.busy() for pipeline in self._pipelines),
-            self._head_worked,
-            self._end,
-            self._steps,
-        )
+        full_ms, tokens, steps, busy, head_ms = self._full or self._done(self._end)
+        return Outcome(tuple(self._finished), tuple(lost), self._end, full_ms, tokens, steps, busy, head_ms)
+
+    def _done(self, now: float) -> tuple[float, int, int, tuple[tuple[float, ...], ...], float]:
+        """What was done in all until now."""
+        busy = tuple(pipeline.ring.busy() for pipeline in self._pipelines)
+        return now, self._tokens, self._steps, busy, self._head_worked
 
     def _act(self, now: float) -> None:
         """The head takes in what it has heard, then sends what may go."""
@@ -196,6 +200,7 @@ class Service:
             for job in jobs:
                 job.times.append(now)
         turns = pipeline.turns
+        self._tokens += len(jobs)
         done = turns.returned(jobs, decode, now)
         if not done:
             return
@@ -256,6 +261,8 @@ class Service:
         if number == self._load.requests:
             return
         self._asked += 1
+        if self._asked == self._load.requests and now:
+            self._full = self._done(now)
         at = now + self._draws.pauses[number] if self._load.users else self._draws.arrivals[number]
         job = Job(number, at, self._draws.prompts[number], self._draws.answers[number], user)
         self._schedule(at, _ASKED, job)

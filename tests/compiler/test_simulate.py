@@ -1,0 +1,289 @@
+"""The simulation against what can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ruvcompile.forecast import Forecast, HopForecast
+from ruvcompile.simulate import Absence, Lengths, Load, Outcome, simulate, simulation, timeline
+from ruvcompile.simulate.away import nodes_may_be_away
+from ruvcompile.simulate.figures import figures, paces, percentile, waits
+from ruvcompile.simulate.load import draw
+from tests.compiler.forecasts import NOTHING, fleet, line, pipeline
+
+FOREVER = math.inf
+
+
+def _together(users: int, answer: int, prompt: int = 1) -> Load:
+    """``users`` equal requests at once."""
+    return Load(users, Lengths(prompt), Lengths(answer), users=users)
+
+
+def _told(outcome: Outcome) -> list[tuple[object, ...]]:
+    jobs = [*outcome.finished, *outcome.lost]
+    return [(job.number, job.arrived, job.first, job.done, job.retries) for job in jobs]
+
+
+def test_one_stage_and_one_user_is_a_sum() -> None:
+    """A prompt of 600 tokens is three chunks; each of the other nine tokens is a step."""
+    only = pipeline(line(0, 10), chunks=line(5, 0.25), hop=HopForecast(2.0, 0.001, 100))
+    (job,) = simulate(fleet(only, head=line(0.5, 0.25)), _together(1, 10, prompt=600)).finished
+    # Latency overlaps, and so does the way there of all chunks but the first; the stage does them one after another.
+    chunks = 0.75 + 256 * 0.1 + 2 + 3 * 5 + 600 * 0.25 + 0.1 + 2
+    assert job.first == pytest.approx(chunks)
+    assert job.done == pytest.approx(chunks + 9 * (0.75 + 0.1 + 2 + 10 + 0.1 + 2))
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("latency", [0.0, 25.0])
+def test_a_full_pipeline_has_the_round_of_the_model(streams: int, latency: float) -> None:
+    """S sequences on s stages: k = ceil(S / s) rows, g = ceil(S / k) steps, and the longer of two times for a round."""
+    steps = (line(8, 1), line(11, 0.5), line(6, 2))
+    forecast = fleet(pipeline(*steps, hop=HopForecast(latency, 0.01, 100)), head=line(0.25, 0.5))
+    rows = -(-streams // 3)
+    groups = -(-streams // rows)
+    slowest = max(step(rows) for step in steps)
+    once = sum(step(rows) for step in steps) + 4 * (latency + rows) + forecast.head_ms(rows)
+    answer = 400
+    outcome = simulate(forecast, _together(streams, answer))
+    (pace,) = {round(each, 6) for each in paces(outcome)[:1]}
+    assert pace == pytest.approx(max(groups * slowest, once), rel=0.02)
+
+
+def test_the_head_takes_its_time_from_the_stage_beside_it() -> None:
+    steps = (line(10, 0), line(10, 0))
+    apart = fleet(pipeline(*steps), head=line(3, 0))
+    beside = replace(apart, head_node="node-0")
+    paced = [simulate(forecast, _together(2, 500)) for forecast in (apart, beside)]
+    alone, shared = (percentile(paces(outcome), 50) for outcome in paced)
+    # Apart, three milliseconds of the head hide behind nothing: 10 + 10 + 3 is more than two steps of either stage.
+    assert alone == pytest.approx(23, rel=0.01)
+    assert shared == pytest.approx(2 * 13, rel=0.01)
+    (one,) = simulate(beside, _together(1, 11)).finished
+    assert one.done is not None
+    assert one.first is not None
+    assert one.done - one.first == pytest.approx(10 * 23)
+
+
+def test_a_queue_waits_as_long_as_theory_says() -> None:
+    """Calls of a graph on one stage, at a rate: M/D/1 waits rho / (2 (1 - rho)) services (Pollaczek and Khinchine)."""
+    graph = replace(fleet(pipeline(line(0, 10))), decoder=False)
+    for busy in (0.3, 0.6, 0.8):
+        outcome = simulate(graph, Load(60_000, rate=100 * busy, seed=5))
+        waited = np.array(waits(outcome)) - 10
+        assert waited.mean() == pytest.approx(10 * busy / (2 * (1 - busy)), rel=0.05)
+        assert outcome.busy_ms[0][0] / outcome.full_ms == pytest.approx(busy, rel=0.02)
+
+
+def test_calls_of_a_graph_overlap_in_the_stages() -> None:
+    graph = replace(fleet(pipeline(line(0, 10), line(0, 30), line(0, 20))), decoder=False)
+    outcome = simulate(graph, Load(1000, users=8))
+    assert outcome.end_ms == pytest.approx(10 + 30 * 1000 + 20)
+    found = figures(graph, Load(1000, users=8), outcome)
+    assert found["items_per_s"] == pytest.approx(1e3 / 30, rel=0.01)
+    assert "ttft_ms" not in found
+
+
+def test_a_link_carries_one_message_at_a_time() -> None:
+    """Two stages of 10 ms a token, and a link that needs 40: the link is what limits, not its latency."""
+    hops = (HopForecast(0, 0, 0), HopForecast(50, 0.4, 100), HopForecast(0, 0, 0))
+    slow = replace(pipeline(line(0, 10), line(0, 10)), hops=hops)
+    outcome = simulate(fleet(slow, streams=8), _together(8, 300))
+    # Four sequences a step: 160 ms on the link.
+    assert percentile(paces(outcome), 50) == pytest.approx(2 * 160, rel=0.02)
+
+
+def test_two_pipelines_share_the_users() -> None:
+    one = fleet(pipeline(line(10, 1)))
+    two = fleet(pipeline(line(10, 1), name="a"), pipeline(line(10, 1), name="b"))
+    assert percentile(paces(simulate(one, _together(8, 100))), 50) == pytest.approx(18, rel=0.02)
+    assert percentile(paces(simulate(two, _together(8, 100))), 50) == pytest.approx(14, rel=0.02)
+
+
+def test_whoever_waits_gets_the_first_slot_in_order() -> None:
+    forecast = fleet(pipeline(line(10, 0), chunks=line(1, 0)), streams=2)
+    jobs = sorted(simulate(forecast, _together(6, 5)).finished, key=lambda job: job.number)
+    firsts = [job.first for job in jobs]
+    assert firsts == sorted(firsts, key=float)  # type: ignore[arg-type]
+    assert jobs[2].first is not None
+    assert jobs[0].done is not None
+    assert jobs[2].first > jobs[0].done
+
+
+@st.composite
+def _cases(draw_: st.DrawFn) -> tuple[Forecast, Load, list[Absence]]:
+    times = st.floats(0.1, 30.0)
+    pipelines = []
+    for number in range(draw_(st.integers(1, 3))):
+        steps = [line(draw_(times), draw_(times)) for _ in range(draw_(st.integers(1, 3)))]
+        hop = HopForecast(draw_(st.floats(0, 20)), draw_(st.floats(0, 0.01)), draw_(st.integers(0, 200)))
+        pipelines.append(pipeline(*steps, chunks=line(draw_(times), 0.1), hop=hop, name=f"p{number}"))
+    head_node = draw_(st.sampled_from(["head", "p0-0"]))
+    forecast = fleet(*pipelines, head=line(draw_(st.floats(0, 5)), 0.1), head_node=head_node, chunk=32)
+    forecast = replace(forecast, streams=draw_(st.integers(1, 6)), decoder=draw_(st.booleans()))
+    spread = draw_(st.sampled_from([0.0, 0.5, 2.0]))
+    asks: dict[str, Any] = draw_(
+        st.sampled_from([{"users": 1}, {"users": 7}, {"users": 5, "think_ms": 80.0}, {"rate": 20.0}])
+    )
+    load = Load(
+        draw_(st.integers(1, 30)), Lengths(40, spread), Lengths(6, spread), seed=draw_(st.integers(0, 99)), **asks
+    )
+    nodes = [stage.node for each in pipelines for stage in each.stages] + ["head"]
+    absences = []
+    for node in draw_(st.lists(st.sampled_from(nodes), max_size=3, unique=True)):
+        start = draw_(st.floats(0, 400))
+        absences.append(Absence(node, start, draw_(st.sampled_from([start + 50, start + 1000, FOREVER]))))
+    return forecast, load, absences
+
+
+@given(_cases())
+@settings(max_examples=200, deadline=None)
+def test_no_request_is_forgotten(case: tuple[Forecast, Load, list[Absence]]) -> None:
+    forecast, load, absences = case
+    outcome = simulate(forecast, load, absences)
+    numbers = sorted(job.number for job in [*outcome.finished, *outcome.lost])
+    made = len(numbers)
+    assert numbers == list(range(made))
+    # Whoever waits for ever asks no more; else all requests are made, and end.
+    assert made == load.requests or (outcome.lost and load.users)
+    gone = {absence.node for absence in absences if absence.end_ms == FOREVER}
+    lasting = [
+        each for each in forecast.pipelines if not gone & {forecast.head_node, *(stage.node for stage in each.stages)}
+    ]
+    if lasting:
+        assert not outcome.lost
+    for job in outcome.finished:
+        assert job.first is not None
+        assert job.done is not None
+        assert job.arrived < job.first <= job.done <= outcome.end_ms
+    for stages in outcome.busy_ms:
+        for busy in stages:
+            assert busy >= 0
+
+
+@given(_cases())
+@settings(max_examples=50, deadline=None)
+def test_the_same_seed_gives_the_same_figures(case: tuple[Forecast, Load, list[Absence]]) -> None:
+    forecast, load, absences = case
+    first, second = (simulate(forecast, load, absences) for _ in range(2))
+    assert _told(first) == _told(second)
+    assert first.busy_ms == second.busy_ms
+
+
+def test_another_seed_gives_others() -> None:
+    forecast = fleet(pipeline(line(10, 1)))
+    load = Load(50, Lengths(50, 0.5), Lengths(10, 0.5), users=5, think_ms=100)
+    assert _told(simulate(forecast, load)) != _told(simulate(forecast, replace(load, seed=1)))
+
+
+def test_lengths_are_what_was_asked_and_end_with_the_context() -> None:
+    random = np.random.default_rng(1)
+    drawn = np.array(Lengths(200, 0.5).draw(random, 20_000))
+    assert drawn.mean() == pytest.approx(200, rel=0.02)
+    assert drawn.std() == pytest.approx(100, rel=0.05)
+    assert Lengths(7).draw(random, 3) == [7, 7, 7]
+    small = replace(fleet(pipeline(NOTHING)), context=64)
+    draws = draw(Load(1000, Lengths(60, 2.0), Lengths(60, 2.0), users=1), small)
+    sums = [prompt + answer for prompt, answer in zip(draws.prompts, draws.answers, strict=True)]
+    assert max(sums) == 64
+    assert min(draws.answers) >= 1
+    assert max(draws.prompts) <= 63
+
+
+def test_a_node_that_returns_is_waited_for_and_one_that_does_not_is_not() -> None:
+    only = fleet(pipeline(line(10, 0), chunks=line(10, 0)))
+    outcome = simulate(only, _together(2, 50), [Absence("node-0", 100, 1000)])
+    assert len(outcome.finished) == 2
+    assert [job.retries for job in outcome.finished] == [1, 1]
+    # Both begin again at 1000: two prompts, the first of which decodes behind the second, then 49 steps.
+    assert min(job.first for job in outcome.finished if job.first is not None) == pytest.approx(1010)
+    assert outcome.end_ms == pytest.approx(1000 + 20 + 10 * 50, abs=11)
+    gone = simulate(only, _together(2, 50), [Absence("node-0", 100)])
+    assert (len(gone.finished), len(gone.lost)) == (0, 2)
+    headless = simulate(only, _together(2, 50), [Absence("head", 100)])
+    assert len(headless.lost) == 2
+
+
+def test_what_a_lost_pipeline_held_goes_on_at_another() -> None:
+    two = fleet(pipeline(line(10, 0), name="a"), pipeline(line(10, 0), name="b"), streams=2)
+    outcome = simulate(two, _together(4, 50), [Absence("a-0", 105)])
+    assert not outcome.lost
+    assert sorted(job.retries for job in outcome.finished) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("pipelines", "expected"), [(1, 0), (2, 1), (6, 5)])
+def test_as_many_nodes_may_be_away_as_pipelines_are_to_spare(pipelines: int, expected: int) -> None:
+    """One pipeline is enough for one user, so all others may be away; but not the head's node."""
+    each = [pipeline(line(10, 1), line(10, 1), chunks=line(5, 0.1), name=f"p{number}") for number in range(pipelines)]
+    forecast = fleet(*each)
+    load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
+    assert nodes_may_be_away(forecast, load, 10_000) == expected
+    assert nodes_may_be_away(forecast, load, 1) == 0
+
+
+def test_the_worst_nodes_are_those_of_the_fastest_pipelines() -> None:
+    """The fast pipeline alone serves in time, the slow ones do not: its loss is what counts."""
+    slow = [pipeline(line(900, 100), chunks=line(900, 1), name=f"slow{number}") for number in range(3)]
+    fast = pipeline(line(9, 1), chunks=line(9, 0.01), name="fast")
+    load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
+    assert nodes_may_be_away(fleet(*slow, fast), load, 500) == 0
+    assert nodes_may_be_away(fleet(*slow, fast), load, 5000) == 3
+
+
+def test_fewer_nodes_never_serve_sooner() -> None:
+    each = [pipeline(line(30, 2), line(30, 2), chunks=line(20, 0.2), name=f"p{number}") for number in range(4)]
+    forecast = fleet(*each, streams=4)
+    load = Load(300, Lengths(128, 0.5), Lengths(32, 0.5), users=16, think_ms=500)
+    late = [
+        percentile(waits(simulate(forecast, load, [Absence(f"p{gone}-0") for gone in range(away)])), 95)
+        for away in range(4)
+    ]
+    assert late == sorted(late)
+    assert late[3] > 2 * late[0]
+
+
+def test_the_figures_of_a_plan() -> None:
+    forecast = fleet(*[pipeline(line(20, 2), line(20, 2), chunks=line(9, 0.1), name=f"p{n}") for n in range(3)])
+    found = simulation(forecast, users=None, prompt_tokens=100)
+    assert found == simulation(forecast, users=30, prompt_tokens=100)
+    assert found["is"] == "a simulation, from measured costs"
+    assert (found["users"], found["requests"], found["lost"], found["seed"]) == (30, 2000, 0, 0)
+    assert 0 < found["ttft_ms"]["p50"] < found["ttft_ms"]["p95"] < found["in_time_ms"]
+    # What is asked for when nobody waits long: 30 people, each with an answer every 10 s and what it takes.
+    assert found["tokens_per_s"] == pytest.approx(30 * 128 / (10 + 0.128 * found["tpot_ms"]["p50"]), rel=0.15)
+    assert found["bubble"] == pytest.approx(1 - np.mean([stage["busy"] for stage in found["stages"]]), abs=1e-3)
+    assert found["nodes_may_be_away"] in (1, 2)
+    assert simulation(replace(forecast, cost_source="scaled"), 1, 10)["is"] == "a simulation, from scaled costs"
+
+
+def test_a_timeline_shows_everybody_at_work_and_nobody_twice_at_once() -> None:
+    hop = HopForecast(1.0, 0.01, 100)
+    forecast = fleet(pipeline(line(10, 1), line(10, 1), chunks=line(2, 0.1), hop=hop), head=line(0.5, 0))
+    spans = timeline(forecast, streams=4, until_ms=400)
+    assert [span.start_ms for span in spans] == sorted(span.start_ms for span in spans)
+    assert max(span.start_ms for span in spans) < 400
+    assert {span.what for span in spans} == {"prompt", "decode", "link", "head"}
+    assert {span.node for span in spans if span.what == "decode"} == {"node-0", "node-1"}
+    for node in ("node-0", "node-1"):
+        work = [span for span in spans if span.node == node and span.what in ("decode", "prompt")]
+        for one, following in pairwise(work):
+            assert following.start_ms >= one.end_ms
+    # Every step is two rows on two stages for four sequences, once their prompts are done.
+    assert {span.rows for span in spans if span.what == "decode" and span.start_ms > 200} == {2}
+    busy = sum(span.end_ms - span.start_ms for span in spans if span.what == "decode" and span.stage == 0)
+    assert busy > 150
+
+
+def test_a_timeline_of_a_graph_has_calls() -> None:
+    graph = replace(fleet(pipeline(line(0, 10), line(0, 10))), decoder=False)
+    spans = timeline(graph, streams=2, until_ms=50)
+    assert {span.what for span in spans} == {"call"}
+    assert len([span for span in spans if span.stage == 0]) == 5
