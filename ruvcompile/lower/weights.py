@@ -99,7 +99,7 @@ class WeightStore:
                 assert value.const_value is not None and value.name is not None
                 padding = b"\0" * (-stream.tell() % ALIGNMENT)
                 start = stream.tell() + len(padding)
-                for piece in chain([padding], _pieces(value.const_value)):
+                for piece in chain([padding], pieces_of(value.const_value)):
                     stream.write(piece)
                     digest.update(piece)
                 spans.append((value.name, start, stream.tell() - start))
@@ -129,7 +129,7 @@ class _Room:
                 self._changed.notify_all()
 
 
-def _pieces(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
+def pieces_of(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
     """The bytes of a tensor as a file holds them; what lies in a file is never whole in memory."""
     if isinstance(tensor, ir.ExternalTensor):
         with Path(tensor.path).open("rb") as stream:

@@ -1,0 +1,115 @@
+"""A probe: small, without the model's weights, and what is measured with it counts for the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ruvcompile.passes.pieces import program_units, unit_keys
+from ruvcompile.probe import write_probe
+from ruvcompile.targets import load_target
+from ruvcompile.whole import observe
+from ruvrun.bundle import load_spec
+from ruvrun.executors import load_graph
+from ruvrun.profile.draw import drawn, load_probe
+from ruvrun.profile.graph import graph_inputs
+from ruvrun.profile.sheet import load_sheet
+from tests.graphs import make_model, program_of, tensor, weight
+
+ARRAYS = {"x": np.ones((1, 64, 12, 12), np.float32), "ids": np.array([0, 3], np.int64)}
+SECRET = np.random.default_rng(1).standard_normal((128, 64, 3, 3)).astype(np.float32)
+
+
+def network() -> Any:
+    """Products with large weights, and everything that has to be kept: small ones, indices, what is added."""
+    random = np.random.default_rng(0)
+    table = np.arange(9000, dtype=np.int64)
+    return program_of(
+        make_model(
+            [
+                helper.make_node("Conv", ["x", "kernel", "bias"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+                helper.make_node("Relu", ["c"], ["r"], name="relu"),
+                helper.make_node("Add", ["r", "boxes"], ["b"], name="add"),
+                helper.make_node("GlobalAveragePool", ["b"], ["g"], name="pool"),
+                helper.make_node("Flatten", ["g"], ["f"], name="flat"),
+                helper.make_node("MatMul", ["f", "dense"], ["y"], name="dense_"),
+                helper.make_node("Gather", ["table", "ids"], ["z"], name="look"),
+            ],
+            [tensor("x", [1, 64, 12, 12]), tensor("ids", [2], TensorProto.INT64)],
+            [tensor("y", [1, 256]), tensor("z", [2], TensorProto.INT64)],
+            [
+                weight("kernel", SECRET), weight("bias", random.standard_normal(128)),
+                weight("boxes", random.standard_normal((1, 128, 12, 12))),
+                weight("dense", random.standard_normal((128, 256))), weight("table", table, np.int64),
+            ],
+        )
+    )  # fmt: skip
+
+
+def probe_of(program: Any, directory: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    types = observe(program.model, ARRAYS)
+    units = program_units(program, types)
+    keys = unit_keys(program, units, types)
+    directory.mkdir()
+    made = write_probe(
+        program, units, keys, directory, target=load_target("pi5"), threads=4, quant="none", types=types, samples=ARRAYS
+    )
+    return made, keys
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("probe") / "probe"
+    probe_of(network(), directory)
+    return directory
+
+
+def test_the_model_is_not_in_it(tmp_path) -> None:
+    made, keys = probe_of(network(), tmp_path / "probe")
+    assert made["drawn_bytes"] == SECRET.nbytes + 128 * 256 * 4
+    contents = b"".join(path.read_bytes() for path in (tmp_path / "probe").rglob("*") if path.is_file())
+    assert made["bytes"] == len(contents)
+    assert SECRET.tobytes()[:64] not in contents
+    assert (made["units"], made["target"], made["threads"]) == (len(set(keys)), "pi5", 4)
+    told = load_probe(tmp_path / "probe")
+    assert (told.model, told.quant, told.target, told.threads) == ("test", "none", "pi5", 4)
+
+
+def test_its_units_are_the_models(probe) -> None:
+    program = network()
+    types = observe(program.model, ARRAYS)
+    keys = unit_keys(program, program_units(program, types), types)
+    spec = load_spec(probe)
+    assert [unit.key for unit in load_sheet(probe, spec).unit] == list(keys)
+    assert (spec.target, spec.backend) == ("pi5", "onnxruntime")
+
+
+def test_what_semantics_hang_on_is_kept_and_the_rest_is_about_as_large(probe, tmp_path) -> None:
+    with drawn(probe, tmp_path) as whole:
+        model = onnx.load(whole / "stage.onnx")
+        found = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        spec = load_spec(whole)
+        outputs = load_graph(whole, spec, threads=1).run(graph_inputs(whole, spec))
+    original = {name: value.const_value.numpy() for name, value in network().model.graph.initializers.items()}
+    for name in ("bias", "boxes", "table"):
+        np.testing.assert_array_equal(found[name], original[name])
+    for name in ("kernel", "dense"):
+        assert (found[name].shape, found[name].dtype) == (original[name].shape, original[name].dtype)
+        assert abs(np.corrcoef(found[name].ravel(), original[name].ravel())[0, 1]) < 0.05
+    # Sums of as many products as the kernel adds up are about as large as what came in.
+    assert found["kernel"].std() * (64 * 9) ** 0.5 == pytest.approx(2**0.5, rel=0.5)
+    assert found["dense"].std() * 128**0.5 == pytest.approx(1, rel=0.5)
+    np.testing.assert_array_equal(outputs["z"], [0, 3])
+    assert np.isfinite(outputs["y"]).all()
+    assert np.abs(outputs["y"]).max() > 1e-3
+
+
+def test_the_same_model_gives_the_same_probe(probe, tmp_path) -> None:
+    probe_of(network(), tmp_path / "probe")
+    for one in (path for path in probe.rglob("*") if path.is_file()):
+        assert one.read_bytes() == (tmp_path / "probe" / one.relative_to(probe)).read_bytes(), one.name
