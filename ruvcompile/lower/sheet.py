@@ -48,7 +48,7 @@ def sheet_of(program: Program, lowered: ir.Model, keyed: Keyed) -> Sheet:
         unit=[
             SheetUnit(
                 key=keyed.keys[number],
-                label=label(keyed.units[number]),
+                label=label(keyed.units[number], decoder=program.decoder is not None),
                 nodes=members[number],
                 weight_bytes=own[number],
             )

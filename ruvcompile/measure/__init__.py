@@ -60,7 +60,7 @@ def measure(
     rows = [
         UnitCost(
             key=key,
-            label=label(unit),
+            label=label(unit, decoder=program.decoder is not None),
             target=target,
             backend=backend,
             threads=threads,

@@ -93,9 +93,9 @@ def _type(value: ir.Value, types: Mapping[str, Type]) -> str:
     return f"Tensor({seen.dtype}){list(seen.shape)}" if seen else f"{value.type}{value.shape}"
 
 
-def label(part: Unit) -> str:
-    """A unit's name for people; layers of one kind share it."""
-    name = unit_of(part.nodes[0]) if part.nodes[0].startswith("/") else part.nodes[0]
+def label(part: Unit, *, decoder: bool) -> str:
+    """A unit's name for people; layers of a decoder that are of one kind share it."""
+    name = unit_of(part.nodes[0]) if decoder else part.nodes[0]
     head, dot, rest = name.partition(".")
     return f"{head}.*.{rest.split('.')[-1]}" if head == "layers" and dot else name
 
