@@ -43,7 +43,8 @@ from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.passes.units import Unit
-from ruvcompile.plan import Facts, Member, Plan, make_plan, members, space_for
+from ruvcompile.plan import Facts, Member, Plan, check_shape, context_for, make_plan, members
+from ruvcompile.plan.rules import Rules, rules_of
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvcompile.samples import sample
@@ -77,10 +78,10 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
     with workspace(options.output, (options.model, options.fleet.path, options.inputs)) as work:
         store = WeightStore(work / "store")
         front = _front(options, progress)
-        chosen = members(options, fleet_targets(options), front.units, cores())
-        check_disk(work, front.program, front.units, len(chosen))
+        candidates, rules = _candidates(front, options)
+        check_disk(work, front.program, front.units, options.stages or len(candidates))
         with tempfile.TemporaryDirectory(dir=work) as scratch:
-            plan, costs = _plan(front, chosen, options, store, Path(scratch), progress)
+            plan, costs = _plan(front, candidates, rules, options, store, Path(scratch), progress)
         check_copies(work, front.program, plan)
         lowered = _golden(front, _lower(front, plan, work, store, progress), progress)
         loss = _loss(front, lowered.chains[0], progress)
@@ -105,8 +106,8 @@ def plan(options: Options, progress: Progress) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory:
         store = WeightStore(Path(directory) / "store")
         front = _front(options, progress)
-        chosen = members(options, fleet_targets(options), front.units, cores())
-        made, _ = _plan(front, chosen, options, store, Path(directory) / "scratch", progress)
+        candidates, rules = _candidates(front, options)
+        made, _ = _plan(front, candidates, rules, options, store, Path(directory) / "scratch", progress)
     return {"id": None, **made.figures}
 
 
@@ -143,17 +144,24 @@ def _front(options: Options, progress: Progress) -> _Front:
     return _Front(source, program, units, unit_keys(program, units, types), types, made.arrays, made.choices)
 
 
+def _candidates(front: _Front, options: Options) -> tuple[tuple[Member, ...], Rules]:
+    """The nodes that may hold a stage, and what the fleet's rules say of each; what cannot be is refused here."""
+    context_for(front.program, options)
+    rules = rules_of(options.fleet, front.program, front.units)
+    check_shape(options, front.units, len(rules.nodes))
+    return members(options, fleet_targets(options), cores(), rules.nodes), rules
+
+
 def _plan(
-    front: _Front, chosen: Sequence[Member], options: Options, store: WeightStore, scratch: Path, progress: Progress
+    front: _Front,
+    candidates: Sequence[Member],
+    rules: Rules,
+    options: Options,
+    store: WeightStore,
+    scratch: Path,
+    progress: Progress,
 ) -> tuple[Plan, CostTable]:
-    """Measure what is not known, then choose the cuts."""
-    space = space_for(front.program, options, len(chosen))
-    defaults = [] if options.stages else [f"--stages {len(chosen)}"]
-    if space is not None:
-        defaults += [f"--{key} {getattr(space, key)}" for key in ("context", "streams") if not getattr(options, key)]
-        defaults += [f"--{key} {value}" for key, value in options.defaults if key in OF_DECODERS]
-    if defaults:
-        progress.note(", ".join(f"{text} (default)" for text in defaults))
+    """Measure what is not known, then choose shape, nodes and cuts."""
     known, told = read_given(options.costs, set(front.keys))
     for text in told:
         progress.note(text)
@@ -162,7 +170,7 @@ def _plan(
         front.units,
         front.keys,
         known,
-        chosen,
+        candidates,
         front.samples,
         store=store,
         scratch=scratch,
@@ -170,13 +178,41 @@ def _plan(
         types=front.types,
     )
     with progress.step("plan"):
-        facts = Facts(front.program, front.units, front.keys, front.types, tuple(chosen), space, costs, options)
-        return make_plan(facts), costs
+        made = make_plan(
+            Facts(
+                front.program,
+                front.units,
+                front.keys,
+                front.types,
+                tuple(candidates),
+                costs,
+                options,
+                cores(),
+                barred=rules.barred,
+                held=rules.held,
+                rejected=rules.rejected,
+            )
+        )
+    if chosen := _defaults(made, options):
+        progress.note(chosen)
+    return made, costs
+
+
+def _defaults(plan: Plan, options: Options) -> str:
+    """What was chosen for want of an answer."""
+    shape = plan.figures["shape"]
+    found = [f"--{key} {shape[key]}" for key in ("stages", "replicas") if not getattr(options, key) and not options.cut]
+    if plan.space is not None:
+        streams = plan.space.streams * shape["replicas"]
+        found += [f"--context {plan.space.context}"] if not options.context else []
+        found += [f"--streams {streams}"] if not options.streams else []
+        found += [f"--{key} {value}" for key, value in options.defaults if key in OF_DECODERS]
+    return ", ".join(f"{text} (default)" for text in found)
 
 
 def _lower(front: _Front, plan: Plan, work: Path, store: WeightStore, progress: Progress) -> Lowered:
     """Lower every stage into its first node's bundle."""
-    keyed = Keyed(front.units, front.keys)
+    keyed = Keyed(plan.units, plan.keys)
     with progress.step("lower", total=len(divide(plan).stages)) as bar:
         return lower_stages(front.program, keyed, front.types, plan, work, store, bar.advance)
 

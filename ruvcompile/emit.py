@@ -172,8 +172,10 @@ def _predictions(plan: Plan, division: Division) -> Predictions:
         lower_bound_ms=figures["lower_bound_ms"],
         gap=figures["gap"],
         stage_ms=[predicted[member.node.name] for _, member in division.stages],
+        rows=plan.rows,
         tokens_per_s=float(rate or 0.0),
         verdict=figures["verdict"],
+        expected=list(plan.expected),
     )
 
 

@@ -11,7 +11,8 @@ What the figures mean:
 - ``ttft_ms`` is from handing a request in to its first token; ``tpot_ms`` is, per request, the mean time from
   token to token after the first.
 - A stage's ``busy`` and ``wait`` are shares of the time between its first and last step; ``bubble`` is the mean
-  share in which stages stood idle. ``measured_ms`` is the median step, ``predicted_ms`` the plan's (one row).
+  share in which stages stood idle. ``measured_ms`` is the median step, ``predicted_ms`` the plan's, of as
+  many rows as these streams make.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ruvrun.engine import Lost, Request
 from ruvrun.errors import FitError, RuvError, UnreachableError
 from ruvrun.executors import Array
 from ruvrun.frames import Counters, Sampling
-from ruvrun.manifest import Manifest
+from ruvrun.manifest import Manifest, Placed
 from ruvrun.pipeline.driver import Driver, Event
 
 GREEDY = Sampling(temperature=0.0, top_p=1.0, seed=0)
@@ -80,7 +81,7 @@ def bench(driver: Driver, manifest: Manifest, work: Work) -> dict[str, Any]:
         **figures(timelines, steady=work.seconds is None),
         "streams": work.streams,
         "prompt_tokens": work.prompt_tokens,
-        **stage_figures(manifest, counters),
+        **stage_figures(manifest, counters, work.streams),
         "accepted_per_step": None,
     }
 
@@ -210,10 +211,13 @@ def figures(timelines: Sequence[Timeline], *, steady: bool) -> dict[str, Any]:
     }
 
 
-def stage_figures(manifest: Manifest, counters: Mapping[str, Counters]) -> dict[str, Any]:
-    """What every stage of every pipeline did, the idle share of all, and a sentence that names the slow stage."""
+def stage_figures(manifest: Manifest, counters: Mapping[str, Counters], streams: int | None = None) -> dict[str, Any]:
+    """What every stage of every pipeline did, the idle share of all, and a sentence that names the slow stage.
+
+    Args:
+        streams: sequences at a time; what was predicted is of steps of as many rows as these make, None: as planned.
+    """
     stages: list[dict[str, Any]] = []
-    planned = manifest.plan.stage_ms
     for number, pipeline in enumerate(manifest.pipeline):
         for placed in pipeline.stages:
             known = counters.get(placed.node)
@@ -224,7 +228,7 @@ def stage_figures(manifest: Manifest, counters: Mapping[str, Counters]) -> dict[
                     "node": placed.node,
                     "busy": known.busy / total if known and total else None,
                     "wait": known.wait / total if known and total else None,
-                    "predicted_ms": planned[placed.stage] if placed.stage < len(planned) else None,
+                    "predicted_ms": predicted_ms(manifest, placed, streams),
                     "measured_ms": known.step_ms if known else None,
                     "wire_bytes": known.wire_bytes if known else None,
                     "peak_rss_bytes": known.peak_rss_bytes if known else None,
@@ -234,6 +238,15 @@ def stage_figures(manifest: Manifest, counters: Mapping[str, Counters]) -> dict[
     waits = [stage["wait"] for stage in stages if stage["wait"] is not None]
     bubble = statistics.fmean(waits) if waits else None
     return {"id": manifest.id, "stages": stages, "bubble": bubble, "verdict": verdict(stages)}
+
+
+def predicted_ms(manifest: Manifest, placed: Placed, streams: int | None) -> float | None:
+    """What the plan says of a stage's step with so many sequences on all pipelines; None where it says nothing."""
+    expected, planned = manifest.plan.of(placed.node), manifest.plan.stage_ms
+    if expected is not None and streams is not None and manifest.program.kind == "decoder":
+        share = -(-streams // len(manifest.pipeline))
+        return expected.step_ms(-(-share // len(manifest.pipeline[0].stages)))
+    return planned[placed.stage] if placed.stage < len(planned) else None
 
 
 def verdict(stages: Sequence[Mapping[str, Any]]) -> str:

@@ -69,7 +69,12 @@ def needs(manifest: Manifest, nodes: Sequence[str], *, context: int, streams: in
             continue
         stage = next(entry for entry in manifest.stage if entry.index == place[1].stage)
         kv = stage.kv.bytes_per_token * context * streams if stage.kv else 0
-        found.append(Need(stage.index, name, int(stage.weight_bytes * PACKED), kv, RUNTIME_BYTES))
+        planned = manifest.plan.of(name)
+        if planned is None:
+            found.append(Need(stage.index, name, int(stage.weight_bytes * PACKED), kv, RUNTIME_BYTES))
+        else:
+            own = planned.runtime_bytes + planned.working_bytes
+            found.append(Need(stage.index, name, planned.weight_bytes, kv, own))
     return found
 
 

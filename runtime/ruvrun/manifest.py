@@ -14,6 +14,7 @@ The compiler writes both files through ``dump_manifest`` and ``dump_nodes``; the
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -53,11 +54,11 @@ class Tensor(_Struct, frozen=True):
     shape: list[int | str]
 
 
-# What a stage's process takes, for those who plan it and those who start it. Peak bytes of an ONNX Runtime session
-# over the bytes of its weights, while they are packed; and the process with its back end imported and nothing loaded.
-# Measured with SmolLM2 in one and two stages: 1.5 to 1.7 times the weights over 60 MiB, which these two cover.
+# What a stage's process takes where nobody measured it. Peak bytes of an ONNX Runtime session over the bytes of its
+# weights, while they are packed; and the process with its back end imported and nothing loaded. Measured with SmolLM2
+# in one and two stages: peaks of 272, 193 and 181 MiB without key/value space, for 128, 72 and 58 MiB of weights.
 PACKED = 1.4
-RUNTIME_BYTES = 90 << 20
+RUNTIME_BYTES = 84 << 20
 
 
 class KeyValue(_Struct, frozen=True):
@@ -155,16 +156,59 @@ class Space(_Struct, frozen=True):
     streams: _Positive
 
 
+class Expected(_Struct, frozen=True):
+    """What a plan expects of the stage on a node: times of its steps, and what its process takes of memory.
+
+    Attributes:
+        node: which.
+        rows, ms: a step of ``rows[i]`` rows takes ``ms[i]``.
+        weight_bytes: its weights in memory, once the back end has packed them.
+        working_bytes: what the largest step needs, activations and logits.
+        runtime_bytes: the process with its back end and nothing loaded. Key/value space comes on top of these.
+    """
+
+    node: str
+    rows: list[int] = []
+    ms: list[float] = []
+    weight_bytes: int = 0
+    working_bytes: int = 0
+    runtime_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All but key/value space."""
+        return self.weight_bytes + self.working_bytes + self.runtime_bytes
+
+    def step_ms(self, rows: int) -> float | None:
+        """A step of so many rows: straight between what is known, and on as it ends; None where nothing is."""
+        if not self.rows:
+            return None
+        place = min(max(1, bisect_left(self.rows, rows)), len(self.rows) - 1)
+        if place == 0:
+            return self.ms[0]
+        (x0, x1), (y0, y1) = self.rows[place - 1 : place + 1], self.ms[place - 1 : place + 1]
+        return max(0.0, y0 + (y1 - y0) * (rows - x0) / (x1 - x0))
+
+
 class Plan(_Struct, frozen=True):
-    """What the build predicted, and on what; not part of the id. Times in ms, of one step of one row."""
+    """What the build predicted, and on what; not part of the id. Times in ms; ``stage_ms`` of steps of ``rows`` rows.
+
+    ``expected`` tells every stage of every pipeline; builds of old versions have none.
+    """
 
     cost_source: str = ""
     bottleneck_ms: float = 0.0
     lower_bound_ms: float = 0.0
     gap: float = 0.0
     stage_ms: list[float] = []
+    rows: int = 1
     tokens_per_s: float = 0.0
     verdict: str = ""
+    expected: list[Expected] = []
+
+    def of(self, node: str) -> Expected | None:
+        """What is expected of the stage on a node; None where the plan does not say."""
+        return next((entry for entry in self.expected if entry.node == node), None)
 
 
 class Manifest(_Struct, frozen=True):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -116,6 +116,13 @@ def _known(model: ir.Model, types: Mapping[str, Type]) -> Inferred:
 def refusals(units: Sequence[Unit]) -> dict[str, str]:
     """Why values of ``units`` must not cross a cut, by name."""
     return {name: why for unit in units for name, why in unit.refused.items()}
+
+
+def in_stages(units: Sequence[Unit], order: Sequence[int]) -> tuple[Unit, ...]:
+    """The units in another topological ``order``; the last one has what is relayed, as always."""
+    relays = tuple(name for unit in units for name in unit.relays)
+    found = [replace(units[item], relays=()) for item in order]
+    return (*found[:-1], replace(found[-1], relays=relays))
 
 
 def _takes_others(graph: ir.Graph, known: Inferred) -> bool:

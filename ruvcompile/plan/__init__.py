@@ -1,6 +1,10 @@
-"""From measured costs and a fleet to a plan: which nodes hold stages, where the cuts are, and what to expect.
+"""From measured costs and a fleet to a plan: which nodes hold which stages, in how many pipelines, and what to expect.
 
-The nodes are used in the order in which the fleet names them, one stage each, unless ``--stages`` says fewer.
+Every node that passes the fleet's rules is a candidate (``nodes``), equal ones are one kind (``groups``). The tables
+say what units cost on each (``prices``), the model what has to fit (``memory``). A shape, so many pipelines of so many
+stages, becomes a partition problem (``tasks``) and is solved (``solve``, ``pick``); the rounds of the engine tell what
+it yields (``pace``); the best shape is taken (``choose``). ``figures`` and ``forecasts`` say what to expect of it,
+``verdict`` says it in a sentence, and ``misfit`` what is missing where nothing fits.
 """
 
 from __future__ import annotations
@@ -9,13 +13,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ruvcompile.forecast import Forecast
 from ruvcompile.passes.pieces import pieces
-from ruvcompile.passes.units import Unit
-from ruvcompile.plan.figures import figures_of
-from ruvcompile.plan.problem import Facts, problem_of, solve_or_tell
-from ruvcompile.plan.shape import Member, members, space_for
+from ruvcompile.passes.units import Unit, in_stages
+from ruvcompile.plan.choose import choose, forced_cuts, shapes
+from ruvcompile.plan.facts import Facts, context_for
+from ruvcompile.plan.figures import expected_of, figures_of, rows_of, source_of
+from ruvcompile.plan.forecasts import forecast_of
+from ruvcompile.plan.groups import Room
+from ruvcompile.plan.misfit import nothing_fits
+from ruvcompile.plan.nodes import Member, check_shape, members
+from ruvcompile.plan.tasks import Desk
 from ruvcompile.program import Piece
-from ruvrun.manifest import Space
+from ruvrun.manifest import Expected, Space
 
 
 @dataclass(frozen=True)
@@ -25,15 +35,22 @@ class Plan:
     Attributes:
         pipelines: of each pipeline, which node holds which stage; all have the same stages, in the same order.
         pieces: what each stage is of the program.
-        units: of the program, stage by stage.
+        units, keys: of the program, stage by stage, and what each computes.
         space: key/value space of one pipeline.
+        rows: of a step at the planned streams.
+        forecast: what to expect of every part, as curves.
+        expected: the same of every stage, pipeline by pipeline, as the manifest tells it.
     """
 
     pipelines: tuple[tuple[Member, ...], ...]
     pieces: tuple[Piece, ...]
     units: tuple[Unit, ...]
+    keys: tuple[str, ...]
     space: Space | None
     figures: Mapping[str, Any]
+    rows: int
+    forecast: Forecast
+    expected: tuple[Expected, ...]
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -42,16 +59,37 @@ class Plan:
 
 
 def make_plan(facts: Facts) -> Plan:
-    """Choose the cuts.
+    """Choose shape, nodes and cuts.
 
     Raises:
-        FitError: no cut fits the nodes' memory.
+        FitError: nothing fits the nodes' memory, or a part may be nowhere.
         UsageError: a cut was forced that is none.
     """
-    problem = problem_of(facts)
-    partition = solve_or_tell(facts, problem)
-    made = pieces(facts.program, facts.units, partition.cuts)
-    return Plan((facts.members,), made, facts.units, facts.space, figures_of(facts, problem, partition))
+    cuts = forced_cuts(facts)
+    check_shape(facts.options, facts.units, len(facts.members), len(cuts) if cuts else None)
+    desk = Desk(Room(facts))
+    choice = choose(desk, cuts)
+    if choice is None:
+        raise nothing_fits(desk, cuts)
+    chosen = choice.chosen
+    order = [item for items in chosen.cuts for item in items]
+    units = in_stages(facts.units, order)
+    bounds = [sum(map(len, chosen.cuts[: number + 1])) for number in range(len(chosen.cuts) - 1)]
+    return Plan(
+        chosen.members,
+        pieces(facts.program, units, bounds),
+        units,
+        tuple(facts.keys[item] for item in order),
+        facts.space(-(-chosen.streams // chosen.shape.replicas)),
+        figures_of(desk, choice),
+        rows_of(desk, chosen),
+        forecast_of(desk, chosen, source_of(facts)),
+        tuple(
+            expected_of(desk, chosen, pipeline, place)
+            for pipeline in range(chosen.shape.replicas)
+            for place in range(chosen.shape.stages)
+        ),
+    )
 
 
-__all__ = ["Facts", "Member", "Plan", "make_plan", "members", "space_for"]
+__all__ = ["Facts", "Member", "Plan", "check_shape", "context_for", "make_plan", "members", "shapes"]

@@ -1,135 +1,185 @@
 """What a plan promises, as the JSON of ``plan`` and ``build``: per stage, in all, the alternatives, the verdict.
 
-Throughput is that of the slowest stage once there are as many sequences in flight as stages. One user alone waits
-for the sum of all stages at every token, which is why a model that one node can hold serves a single user best on
-one node; the verdict says so.
+The rate is that of the planned sequences all at work; one user alone waits for the sum of all stages at every token,
+which is why a model that one node can hold serves a single user best on one node. The verdict says so.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import Any
 
-from ruvcompile.partition.chain import evaluate, solve
-from ruvcompile.partition.problem import Partition, Problem
-from ruvcompile.plan.problem import Facts
+from ruvcompile.partition import evaluate
+from ruvcompile.partition.task import Stage
+from ruvcompile.plan.choose import Choice
+from ruvcompile.plan.facts import Facts
+from ruvcompile.plan.forecasts import stage_times, time_to_first
+from ruvcompile.plan.memory import activation_bytes, usable
+from ruvcompile.plan.nodes import Member
+from ruvcompile.plan.pace import grouping
+from ruvcompile.plan.shapes import Shape, Solution
+from ruvcompile.plan.tasks import Desk, Load
+from ruvcompile.plan.verdict import described, verdict
+from ruvcompile.quantities import show_bytes
+from ruvrun.manifest import Expected
 
 SCALED = "scaled"
-# Tokens of a prompt that the engine puts into one step.
-PROMPT_CHUNK = 256
 
 
-def figures_of(facts: Facts, problem: Problem, partition: Partition) -> dict[str, Any]:
+def figures_of(desk: Desk, choice: Choice) -> dict[str, Any]:
     """The JSON object, without what only a build knows."""
-    rate, latency = 1e3 / partition.bottleneck_ms, partition.latency_ms + facts.hops_ms(len(problem.devices))
+    facts, chosen = desk.facts, choice.chosen
+    stages = stages_of(desk, chosen)
     figures: dict[str, Any] = {
-        "shape": {"replicas": 1, "stages": len(problem.devices)},
-        "stages": _stages(facts, problem, partition),
-        "bottleneck_ms": round(partition.bottleneck_ms, 4),
-        "lower_bound_ms": round(partition.bound_ms, 4),
-        "gap": round(partition.gap, 4),
-        "cost_source": _source(facts),
+        "shape": _shape(chosen.shape),
+        "stages": stages,
+        "rows": rows_of(desk, chosen),
+        "bottleneck_ms": round(bottleneck(desk, chosen), 4),
+        "lower_bound_ms": round(chosen.bound_ms, 4),
+        "gap": round(max(0.0, 1 - chosen.bound_ms / chosen.value_ms) if chosen.value_ms > 0 else 0.0, 4),
+        "exact": chosen.exact,
+        "cost_source": source_of(facts),
     }
-    if facts.program.decoder is not None:
+    if facts.decoder:
         figures |= {
-            "predicted_tokens_per_s": round(rate, 2),
-            "predicted_tokens_per_s_one": round(1e3 / latency, 2),
-            "predicted_ttft_ms": round(_prompt_ms(facts, partition) + latency, 2),
+            "predicted_tokens_per_s": round(chosen.rate, 2),
+            "predicted_tokens_per_s_one": round(chosen.single, 2),
+            "predicted_ttft_ms": round(time_to_first(desk, chosen), 2),
         }
     else:
-        figures |= {"predicted_items_per_s": round(rate, 2), "predicted_latency_ms": round(latency, 4)}
+        figures |= {
+            "predicted_items_per_s": round(chosen.rate, 2),
+            "predicted_latency_ms": round(1e3 / chosen.single, 4),
+        }
     return figures | {
-        "alternatives": _alternatives(facts, problem, partition),
-        "rejected": [],
-        "verdict": _verdict(facts, problem, rate, 1e3 / latency),
+        "alternatives": _alternatives(desk, choice),
+        "rejected": [*map(dict, facts.rejected), *_too_small(desk)],
+        "verdict": verdict(desk, choice),
     }
 
 
-def _stages(facts: Facts, problem: Problem, partition: Partition) -> list[dict[str, Any]]:
-    bounds = [0, *partition.cuts, len(facts.units)]
-    found = []
-    for number, member in enumerate(facts.members):
-        held = facts.units[bounds[number] : bounds[number + 1]]
-        last = number + 1 == len(facts.members)
-        found.append(
-            {
-                "pipeline": 0,
-                "node": member.node.name,
-                "target": member.target.name,
-                "backend": member.target.backend,
-                "graph_nodes": sum(len(unit.nodes) for unit in held),
-                "weight_bytes": facts.stored_bytes(held),
-                "kv_bytes": sum(facts.state_bytes(unit) for unit in held),
-                "cut_bytes": 0 if last else problem.borders[bounds[number + 1] - 1].wire_bytes,
-                "predicted_ms": round(partition.stage_ms[number], 4),
-                "predicted_rss_bytes": partition.stage_bytes[number],
-            }
-        )
-    return found
+def rows_of(desk: Desk, solution: Solution) -> int:
+    """Rows of a step of the fullest pipeline with the planned sequences at work; 1 for a graph."""
+    share = -(-solution.streams // solution.shape.replicas)
+    return grouping(share, solution.shape.stages)[0] if desk.facts.decoder else 1
 
 
-def _source(facts: Facts) -> str:
+def bottleneck(desk: Desk, solution: Solution) -> float:
+    """The time of the slowest stage or link at those rows, the head's work on a stage's cores included."""
+    share = -(-solution.streams // solution.shape.replicas)
+    load = Load(rows_of(desk, solution), share, solution.shape.replicas)
+    task = desk.task(load, solution.scene, "throughput")
+    return max(evaluate(task, stages).bottleneck_ms for stages in solution.pipelines)
+
+
+def source_of(facts: Facts) -> str:
     """``measured``, or ``scaled`` where any row of the fleet's targets is."""
     names = {member.target.name for member in facts.members}
-    sources = [facts.costs.provenance[row.source].software for row in facts.costs.unit if row.target in names]
+    keys = set(facts.keys)
+    rows = (row for row in facts.costs.unit if row.target in names and row.key in keys)
+    sources = (facts.costs.provenance[row.source].software for row in rows)
     return SCALED if any(text.startswith(SCALED) for text in sources) else "measured"
 
 
-def _prompt_ms(facts: Facts, partition: Partition) -> float:
-    """A prompt of ``--prompt-tokens`` through all stages: while one works on a chunk, the one before has the next."""
-    bounds = [0, *partition.cuts, len(facts.units)]
-    per_token = [
-        sum(row.ms_per_token for row in facts.rows(member)[bounds[number] : bounds[number + 1]])
-        for number, member in enumerate(facts.members)
-    ]
-    chunks = math.ceil(facts.options.prompt_tokens / PROMPT_CHUNK)
-    return facts.options.prompt_tokens / chunks * (sum(per_token) + (chunks - 1) * max(per_token))
-
-
-def _alternatives(facts: Facts, problem: Problem, chosen: Partition) -> list[dict[str, Any]]:
-    """Fewer nodes than were named; and the best cut, where another one was forced."""
-    rate = "tokens_per_s" if facts.program.decoder is not None else "items_per_s"
-    found: list[dict[str, Any]] = []
-    for stages in range(1, len(problem.devices)):
-        fewer = solve(replace(problem, devices=problem.devices[:stages]))
-        entry: dict[str, Any] = {"shape": {"replicas": 1, "stages": stages}, "fits": fewer is not None}
-        if fewer is None:
-            entry["why"] = "does not fit into the memory of that many nodes"
-        else:
-            many, one = 1e3 / fewer.bottleneck_ms, 1e3 / (fewer.latency_ms + facts.hops_ms(stages))
-            entry |= {rate: round(many, 2), f"{rate}_one": round(one, 2)}
-            entry["why"] = f"{many:.1f}/s with {stages} or more in flight, {one:.1f}/s with one"
-            if stages == 1:
-                entry["why"] = f"{many:.1f}/s"
-        found.append(entry)
-    best = solve(problem)
-    if best is not None and best.cuts != chosen.cuts:
-        slower = 100 * (chosen.bottleneck_ms / best.bottleneck_ms - 1)
-        found.append(
-            {
-                "shape": {"replicas": 1, "stages": len(problem.devices)},
-                "fits": True,
-                rate: round(1e3 / best.bottleneck_ms, 2),
-                f"{rate}_one": round(1e3 / (best.latency_ms + facts.hops_ms(len(problem.devices))), 2),
-                "why": f"the plan's own cut; the forced one makes the slowest stage {slower:.1f} % slower",
-            }
-        )
+def stages_of(desk: Desk, solution: Solution) -> list[dict[str, Any]]:
+    """One entry per stage of every pipeline, pipeline by pipeline."""
+    found = []
+    for number, (stages, members) in enumerate(zip(solution.pipelines, solution.members, strict=True)):
+        sent = desk.crossing(stages)
+        many = stage_times(desk, solution, stages, rows_of(desk, solution))
+        one = stage_times(desk, solution, stages, 1)
+        for place, (stage, member) in enumerate(zip(stages, members, strict=True)):
+            units = [desk.facts.units[item] for item in stage.items]
+            expected = expected_of(desk, solution, number, place)
+            found.append(
+                {
+                    "pipeline": number,
+                    "node": member.name,
+                    "target": member.target.name,
+                    "backend": member.target.backend,
+                    "graph_nodes": sum(len(unit.nodes) for unit in units),
+                    "weight_bytes": desk.facts.stored_bytes(stage.items),
+                    "kv_bytes": _kv_bytes(desk, solution, stage),
+                    "cut_bytes": 0 if place + 1 == len(stages) else sent[place + 1],
+                    "predicted_ms": round(many[place], 4),
+                    "predicted_ms_one": round(one[place], 4),
+                    "predicted_rss_bytes": expected.bytes + _kv_bytes(desk, solution, stage),
+                }
+            )
     return found
 
 
-def _verdict(facts: Facts, problem: Problem, rate: float, single: float) -> str:
-    """One sentence; ``rate`` is per second with as many in flight as stages, ``single`` with one."""
-    what = "tokens" if facts.program.decoder is not None else "items"
-    stages, alone = len(problem.devices), 1e3 / sum(problem.devices[0].unit_ms)
-    if stages == 1:
-        return f"one node: {rate:.1f} {what}/s"
-    (needs,) = evaluate(replace(problem, devices=problem.devices[:1]), ()).stage_bytes
-    if needs > problem.devices[0].memory:
-        return f"{stages} stages: the model does not fit on one node; {rate:.1f} {what}/s with {stages} in flight"
-    if rate <= alone:
-        return f"one node is faster: {alone:.1f} {what}/s against {rate:.1f} with {stages} stages"
-    return (
-        f"{stages} stages give {rate / alone:.2f}x the {what}/s of one node when {stages} or more are in flight; "
-        f"a single user gets {single:.1f} {what}/s, and {alone:.1f} from one node"
+def expected_of(desk: Desk, solution: Solution, pipeline: int, place: int) -> Expected:
+    """What the manifest says of a stage: its times over rows, and its memory without key/value space."""
+    facts, stages = desk.facts, solution.pipelines[pipeline]
+    stage, member = stages[place], solution.members[pipeline][place]
+    share = -(-solution.streams // solution.shape.replicas)
+    rows = sorted({*(each for each in (1, 2, 4, 8, 16, 32) if each <= share), share}) if facts.decoder else [1]
+    logits = sum("logits" in facts.units[item].outputs for item in stage.items) if facts.decoder else 0
+    logits *= facts.value_bytes.get("logits", 0) * rows_of(desk, solution)
+    return Expected(
+        node=member.name,
+        rows=rows,
+        ms=[round(stage_times(desk, solution, stages, each)[place], 4) for each in rows],
+        weight_bytes=desk.sizes.weights(stage.items),
+        working_bytes=activation_bytes(facts, stage.items) + logits,
+        runtime_bytes=desk.room.prices.runtime_bytes(member),
     )
+
+
+def _kv_bytes(desk: Desk, solution: Solution, stage: Stage) -> int:
+    share = -(-solution.streams // solution.shape.replicas)
+    return sum(desk.facts.state_bytes[item] for item in stage.items) * desk.facts.context * share
+
+
+def _alternatives(desk: Desk, choice: Choice) -> list[dict[str, Any]]:
+    """The other shapes; and where something was forced, what the plan would have done."""
+    facts, chosen = desk.facts, choice.chosen
+    found = [_entry(desk, shape, solution) for shape, solution in choice.others]
+    if choice.best is not None:
+        for entry in found:
+            if entry["shape"] == _shape(choice.best.shape):
+                entry["why"] = f"the plan's own choice; {entry['why']}"
+    if choice.free is not None:
+        entry = _entry(desk, chosen.shape, choice.free)
+        slower = 100 * (bottleneck(desk, chosen) / max(bottleneck(desk, choice.free), 1e-9) - 1)
+        entry["why"] = f"the plan's own cut; the forced one makes the slowest stage {slower:.1f} % slower"
+        if facts.options.objective == "latency":
+            longer = 100 * (choice.free.single / max(chosen.single, 1e-9) - 1)
+            entry["why"] = f"the plan's own cut; with the forced one a single pass takes {longer:.1f} % longer"
+        found.append(entry)
+    return found
+
+
+def _entry(desk: Desk, shape: Shape, solution: Solution | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {"shape": _shape(shape), "fits": solution is not None}
+    if solution is None:
+        return entry | {"why": "does not fit into the memory of the nodes, or the rules"}
+    what = "tokens" if desk.facts.decoder else "items"
+    entry |= {f"{what}_per_s": round(solution.rate, 2), f"{what}_per_s_one": round(solution.single, 2)}
+    if desk.facts.decoder:
+        entry["ttft_ms"] = round(time_to_first(desk, solution), 2)
+    else:
+        entry["latency_ms"] = round(1e3 / solution.single, 4)
+    return entry | {"why": described(solution)}
+
+
+def _too_small(desk: Desk) -> list[dict[str, str]]:
+    """Nodes whose memory cannot hold any stage at all."""
+    found = []
+    for group in desk.room.groups:
+        scene = desk.widest(1)
+        least = min(desk.sizes.items(1, 1), default=0)
+        if desk.memory(group, scene) < least:
+            own = desk.room.prices.runtime_bytes(group.first) + desk.activations
+            wanted = f"{show_bytes(own + least)} for the smallest part"
+            has = f"{show_bytes(usable(desk.facts, group.first, scene))} usable"
+            found += [_rejected(member, wanted, has) for member in group.members]
+    return found
+
+
+def _rejected(member: Member, wanted: str, has: str) -> dict[str, str]:
+    return {"node": member.name, "rule": "memory", "wanted": wanted, "has": has}
+
+
+def _shape(shape: Shape) -> dict[str, int]:
+    return {"replicas": shape.replicas, "stages": shape.stages}

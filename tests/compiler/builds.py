@@ -17,8 +17,12 @@ from ruvrun.manifest import Manifest, load_manifest
 
 
 def options(model: Path, output: Path, **flags: Any) -> Options:
-    """Options as the command line makes them, two processes of this machine unless ``flags`` say otherwise."""
-    fleet = {} if "fleet" in flags else {"target": "host", "nodes": "2"}
+    """Options as the command line makes them: two stages on two processes of this machine unless ``flags`` say
+    otherwise.
+    """
+    fleet: dict[str, Any] = {} if "fleet" in flags else {"target": "host", "nodes": "2"}
+    if not flags.keys() & {"fleet", "nodes", "stages", "replicas", "cut"}:
+        fleet["stages"] = 2
     return resolve({"model": str(model), "output": str(output)} | fleet | flags, directory=output.parent)
 
 
@@ -47,7 +51,12 @@ def check_whole(output: Path) -> tuple[Manifest, list[StageSpec]]:
 
 
 def write_costs(path: Path, table: CostTable, ms: Mapping[str, float]) -> Path:
-    """A copy of ``table`` in which units of these labels cost this much, and all others 1 ms."""
-    rows = [msgspec.structs.replace(row, ms=ms.get(row.label, 1.0), ms_per_token=0.1) for row in table.unit]
-    path.write_bytes(dump_costs(msgspec.structs.replace(table, unit=rows)))
+    """A copy of ``table`` in which units of these labels cost this much a row, and all others 1 ms, and nothing else
+    costs anything.
+    """
+    rows = [
+        msgspec.structs.replace(row, ms=ms.get(row.label, 1.0), ms_per_token=0.1, curve=[], resident_bytes=0)
+        for row in table.unit
+    ]
+    path.write_bytes(dump_costs(msgspec.structs.replace(table, unit=rows, overhead=[], stage=[], link=[])))
     return path

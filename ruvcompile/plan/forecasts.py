@@ -1,0 +1,107 @@
+"""What a solved shape expects of each of its parts, as curves: for the figures, the simulation and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ruvcompile.forecast import Curve, Forecast, HopForecast, PipelineForecast, StageForecast
+from ruvcompile.partition.task import Stage
+from ruvcompile.plan.memory import CHUNK
+from ruvcompile.plan.nodes import Member
+from ruvcompile.plan.pace import first_token_ms
+from ruvcompile.plan.shapes import Solution
+from ruvcompile.plan.tasks import Desk, Load
+
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_TOKENS = (2, 16, 32, 64, 128, CHUNK, CHUNK + 1)
+
+
+def forecast_of(desk: Desk, solution: Solution, source: str) -> Forecast:
+    """The forecast of all pipelines of a solution."""
+    facts, share = desk.facts, -(-solution.streams // solution.shape.replicas)
+    rows = [each for each in _ROWS if each <= share] or [1]
+    if share not in rows:
+        rows.append(share)
+    rows = rows if facts.decoder else [1]
+    pipelines = tuple(
+        _pipeline(desk, solution, stages, members, rows)
+        for stages, members in zip(solution.pipelines, solution.members, strict=True)
+    )
+    return Forecast(
+        pipelines,
+        head_node=desk.room.head.name,
+        head_ms=Curve(tuple((float(each), desk.head_ms(solution.scene, each)) for each in rows)),
+        decoder=facts.decoder,
+        streams=share,
+        context=facts.context,
+        chunk=CHUNK,
+        cost_source=source,
+    )
+
+
+def time_to_first(desk: Desk, solution: Solution) -> float:
+    """From a prompt of ``--prompt-tokens`` to its first token, nobody else being there."""
+    stages, members = solution.pipelines[0], solution.members[0]
+    chunks, position = [], 0
+    sizes = _chunks(desk.facts.options.prompt_tokens)
+    for tokens in sizes:
+        times = [desk.head_ms(solution.scene, 1)]
+        times += [_chunk_ms(desk, solution, stages, place, tokens, position) for place in range(len(stages))]
+        chunks.append(times)
+        position += tokens
+    hops = [hop.ms(sizes[0]) for hop in _hops(desk, stages, members)]
+    return first_token_ms(chunks, hops)
+
+
+def _chunks(prompt: int) -> list[int]:
+    """As the engine cuts a prompt: a rest of one token joins the chunk before it."""
+    sizes, left = [], prompt
+    while left > CHUNK + 1:
+        sizes.append(CHUNK)
+        left -= CHUNK
+    return [*sizes, left]
+
+
+def _pipeline(
+    desk: Desk, solution: Solution, stages: Sequence[Stage], members: Sequence[Member], rows: Sequence[int]
+) -> PipelineForecast:
+    steps = [stage_times(desk, solution, stages, each) for each in rows]
+    tokens = _TOKENS if desk.facts.decoder else ()
+    found = []
+    for place, member in enumerate(members):
+        curve = tuple((float(each), times[place]) for each, times in zip(rows, steps, strict=True))
+        chunks = tuple((float(each), _chunk_ms(desk, solution, stages, place, each, 0)) for each in tokens)
+        found.append(StageForecast(member.name, Curve(curve), Curve(chunks or ((1.0, 0.0),))))
+    return PipelineForecast(tuple(found), tuple(_hops(desk, stages, members)))
+
+
+def stage_times(desk: Desk, solution: Solution, stages: Sequence[Stage], rows: int) -> list[float]:
+    """Each stage's process in a step of so many rows, without the head's work on its cores."""
+    task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "throughput")
+    sent = desk.crossing(stages)
+    found = []
+    for place, stage in enumerate(stages):
+        kind = task.kinds[stage.kind]
+        moved = kind.byte_ms * rows * (sent[place] + sent[place + 1])
+        found.append(kind.stage_ms + sum(kind.item_ms[item] for item in stage.items) + moved)
+    return found
+
+
+def _chunk_ms(desk: Desk, solution: Solution, stages: Sequence[Stage], place: int, tokens: int, position: int) -> float:
+    group = desk.room.groups[stages[place].kind]
+    beside, stretch = desk.company(group, solution.scene)
+    times = desk.room.prices.chunk_ms(group.first, beside, tokens, position)
+    overhead, sent = desk.room.prices.overhead(group.first, beside), desk.crossing(stages)
+    own = overhead.stage_ms + overhead.stage_row_ms + overhead.byte_ms * tokens * (sent[place] + sent[place + 1])
+    return (sum(times[item] for item in stages[place].items) + own) * stretch
+
+
+def _hops(desk: Desk, stages: Sequence[Stage], members: Sequence[Member]) -> list[HopForecast]:
+    """Head to first stage, between stages, last stage to head."""
+    ring = [desk.room.head, *members, desk.room.head]
+    sent = desk.crossing(stages)
+    found = []
+    for place, size in enumerate(sent):
+        hop = desk.room.prices.hop(ring[place], ring[place + 1])
+        found.append(HopForecast(hop.ms, hop.ms_per_byte, size))
+    return found

@@ -1,0 +1,129 @@
+"""What the process of a stage needs of its machine's memory.
+
+* weights, as they lie in memory once the back end has packed them: as measured (``UnitCost.resident_bytes``), else
+  ``PACKED`` times their bytes;
+* key/value space at the planned context, for all sequences of the pipeline. A page of it is taken when it is first
+  written, so a process that has not yet seen long sequences is smaller; what a full one takes is what has to fit;
+* activations: of a decoder, those of the largest step, a chunk of a prompt, and the logits of a step's rows; of any
+  other graph, the most that is alive at a time;
+* the process itself with its back end: as measured (``Overhead.runtime_bytes``), else ``RUNTIME_BYTES``.
+
+The partition adds up what items need; what is alive at a time is no sum, so every stage is given what the largest step
+of the whole model needs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+import onnx_ir as ir
+
+from ruvcompile.partition.task import Shared
+from ruvcompile.passes.scope import reads
+from ruvcompile.plan.facts import Facts
+from ruvcompile.plan.groups import Room
+from ruvcompile.plan.nodes import Member, Scene
+from ruvrun.manifest import PACKED
+
+CHUNK = 256
+"""Tokens of a prompt that the engine puts into one step."""
+
+
+def usable(facts: Facts, member: Member, scene: Scene) -> int:
+    """Bytes a stage may use on a member; processes of this machine that name no memory share it evenly."""
+    node = member.node
+    if node.memory is not None:
+        return node.usable(node.memory)
+    sharers = 1
+    if node.local:
+        sharers = min(scene.local, sum(other.node.local and other.node.memory is None for other in facts.members))
+    return node.usable(member.target.installed) // max(1, sharers)
+
+
+def installed(member: Member) -> int:
+    """Bytes that the member's machine has."""
+    return member.node.memory if member.node.memory is not None else member.target.installed
+
+
+class Sizes:
+    """What units need on the machines of a fleet."""
+
+    def __init__(self, room: Room) -> None:
+        self._facts = room.facts
+        readers: dict[str, list[int]] = defaultdict(list)
+        for number, unit in enumerate(room.facts.units):
+            for name in unit.weights:
+                readers[name].append(number)
+        packed = _packed(room)
+        self._own = [0.0] * len(room.facts.units)
+        together: dict[tuple[int, ...], float] = defaultdict(float)
+        for name, numbers in readers.items():
+            size = room.facts.weight_bytes.get(name, 0) * max(packed[number] for number in numbers)
+            if len(numbers) == 1:
+                self._own[numbers[0]] += size
+            else:
+                together[tuple(sorted(set(numbers)))] += size
+        self.shared = tuple(Shared(numbers, int(size)) for numbers, size in sorted(together.items()) if size)
+        """Weights that several units read."""
+
+    def items(self, streams: int, rows: int) -> tuple[int, ...]:
+        """Bytes of each unit: its own weights, its key/value space, and its logits."""
+        facts, tokens = self._facts, self._facts.context * streams
+        logits = facts.value_bytes.get("logits", 0) if facts.decoder else 0
+        return tuple(
+            int(own) + state * tokens + (logits * rows if "logits" in unit.outputs else 0)
+            for own, state, unit in zip(self._own, facts.state_bytes, facts.units, strict=True)
+        )
+
+    def weights(self, items: Collection[int]) -> int:
+        """Bytes of the weights of some units in memory."""
+        held = set(items)
+        return int(sum(self._own[item] for item in held)) + sum(
+            each.size for each in self.shared if not held.isdisjoint(each.readers)
+        )
+
+
+def _packed(room: Room) -> list[float]:
+    """Of each unit, bytes of its weights in memory over those in its files, on the machine where that is most."""
+    found = [0.0] * len(room.facts.units)
+    for group in room.groups:
+        for number, row in enumerate(room.prices.rows(group.first, group.first.beside)):
+            known = row.resident_bytes / row.weight_bytes if row.resident_bytes and row.weight_bytes else PACKED
+            found[number] = max(found[number], known)
+    return found
+
+
+def activation_bytes(facts: Facts, items: Collection[int] | None = None) -> int:
+    """The most that is alive at a time while some units are computed (None: all), inputs and results included."""
+    names = None if items is None else frozenset(name for item in items for name in facts.units[item].nodes)
+    return _alive(facts.program.model, facts.value_bytes, names) * (CHUNK if facts.decoder else 1)
+
+
+def _alive(model: ir.Model, sizes: Mapping[str, int], names: frozenset[str] | None) -> int:
+    """The most bytes of values at a time while the nodes called ``names`` run in the order of the model.
+
+    A value of the size of one that is read for the last time takes its place, as back ends let it where they can.
+    """
+    nodes = [node for node in model.graph if names is None or node.name in names]
+    last: dict[str, int] = {}
+    made = {str(value.name) for node in nodes for value in node.outputs}
+    for number, node in enumerate(nodes):
+        last |= {str(value.name): number for value in reads(node)}
+    kept = {str(value.name) for value in model.graph.outputs} | (last.keys() - made)
+    now = most = sum(sizes.get(name, 0) for name in last.keys() - made)
+    dying: dict[int, list[str]] = defaultdict(list)
+    for name, number in last.items():
+        if name not in kept:
+            dying[number].append(name)
+    for number, node in enumerate(nodes):
+        freed = [sizes.get(name, 0) for name in dying[number]]
+        for value in node.outputs:
+            size = sizes.get(str(value.name), 0)
+            if size in freed:
+                freed.remove(size)
+            else:
+                now += size
+        most = max(most, now)
+        now -= sum(freed)
+    return most

@@ -1,0 +1,156 @@
+"""The nodes that may hold a stage: each with its kind of machine and its threads, and who shares cores with whom.
+
+Every node of the fleet is a candidate; the plan chooses how many it uses, which, and in which order. Processes of this
+machine are not independent of each other: those that are kept on the same cores, or are more than there are cores,
+share them, and those that name no memory share that. What one of them gets depends on how many of them are used, so a
+*scene* says so beforehand: how many of each *crowd*, the processes that share cores. A plan is made for every scene,
+and an unused node costs nobody anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ruvcompile.errors import FitError
+from ruvcompile.fleet import FleetNode
+from ruvcompile.options import Options
+from ruvcompile.passes.cuts import boundaries
+from ruvcompile.passes.units import Unit
+from ruvcompile.plan.places import check_stages
+from ruvcompile.targets import Target
+
+MOST_SCENES = 200
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node that may hold a stage, its kind of machine, and the threads its stage runs with.
+
+    ``beside`` is how many such processes work at a time on its machine when all of the fleet's do, each with cores of
+    its own: what is measured for it is measured in that company.
+    """
+
+    node: FleetNode
+    target: Target
+    threads: int
+    beside: int = 1
+
+    @property
+    def name(self) -> str:
+        """The node's."""
+        return self.node.name
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Processes of this machine that share ``cores`` cores: indices of members, and the threads of the largest."""
+
+    members: tuple[int, ...]
+    cores: int
+    threads: int
+
+    def stretch(self, used: int) -> float:
+        """How much longer each takes when ``used`` of them work at a time."""
+        return max(1.0, used * self.threads / self.cores)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """How many of each crowd are used, in the order of ``crowds``; nobody else is in it."""
+
+    used: tuple[int, ...] = ()
+
+    @property
+    def local(self) -> int:
+        """Processes of this machine that are used."""
+        return sum(self.used)
+
+
+def members(
+    options: Options, targets: dict[str, Target], cores: int, nodes: Sequence[FleetNode] | None = None
+) -> tuple[Member, ...]:
+    """The candidates, in the order of the fleet.
+
+    Args:
+        targets: of the fleet, by name.
+        cores: of this machine.
+        nodes: those that pass the fleet's rules; None: all.
+    """
+    chosen = options.fleet.nodes if nodes is None else tuple(nodes)
+    local = sum(node.local for node in chosen)
+    found = []
+    for node in chosen:
+        threads = _threads(node, targets[node.target], local, cores)
+        beside = max(1, min(local, cores // threads)) if node.local else 1
+        found.append(Member(node, targets[node.target], threads, beside))
+    return tuple(found)
+
+
+def crowds(candidates: Sequence[Member], cores: int) -> tuple[Crowd, ...]:
+    """The processes of this machine, those together that share cores directly or through others."""
+    groups: list[tuple[set[int], set[int]]] = []
+    for number, member in enumerate(candidates):
+        if not member.node.local:
+            continue
+        own, who = set(member.node.cpus) or set(range(cores)), {number}
+        apart = []
+        for theirs, others in groups:
+            if theirs & own:
+                own, who = own | theirs, who | others
+            else:
+                apart.append((theirs, others))
+        groups = [*apart, (own, who)]
+    found = [
+        Crowd(tuple(sorted(who)), len(own), max(candidates[number].threads for number in who)) for own, who in groups
+    ]
+    return tuple(sorted(found, key=lambda crowd: crowd.members))
+
+
+def scenes(known: Sequence[Crowd], nodes: int, others: int) -> Iterator[Scene]:
+    """All scenes of ``nodes`` used nodes where there are ``others`` beside the crowds'.
+
+    Where they are very many, only those in which the crowds are used evenly or one after the other.
+    """
+    ranges = [range(min(len(crowd.members), nodes) + 1) for crowd in known]
+    count = 0
+    for used in itertools.product(*(reversed(each) for each in ranges)):
+        if sum(used) <= nodes <= sum(used) + others:
+            yield Scene(used)
+            count += 1
+            if count >= MOST_SCENES:
+                return
+
+
+def _threads(node: FleetNode, target: Target, local: int, cores: int) -> int:
+    """As asked, else one per pinned core, else this machine's cores shared among its nodes, else the target's."""
+    if node.threads:
+        return node.threads
+    if node.cpus:
+        return len(node.cpus)
+    if node.local:
+        return max(1, cores // local)
+    return target.cores or cores
+
+
+def check_shape(options: Options, units: Sequence[Unit], nodes: int, cut: int | None = None) -> None:
+    """Refuse a shape that was asked for and cannot be.
+
+    Args:
+        nodes: how many candidates there are.
+        cut: stages that ``--cut`` makes, where it is given.
+
+    Raises:
+        FitError: more stages than nodes, or than the model has places to cut.
+    """
+    stages, replicas = cut or options.stages or 1, options.replicas or 1
+    if stages * replicas > nodes:
+        asked = f"{stages} stage{'s' if stages > 1 else ''}" + (f" x {replicas} replicas" if replicas > 1 else "")
+        raise FitError(
+            "stages-over-nodes",
+            f"{asked} need {stages * replicas} nodes, the fleet has {nodes}",
+            hint=f"lower --stages to {nodes // replicas}, or add nodes" if nodes >= replicas else "add nodes",
+        )
+    if stages > 1:
+        check_stages(units, boundaries(units), stages)

@@ -1,0 +1,118 @@
+"""What the cost tables say about a member: times of units, the process's own work, the head, the links.
+
+A table may know a member's kind of machine in another company than is asked for (``beside``); then the row of the
+nearest company counts, of two as near the larger one, which promises less. A row of an old table has no curve: it does
+not tell what more rows cost, so nothing is expected of them, and ``k`` rows take ``k`` times as long.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from ruvcompile.fleet import LOOPBACK, NETWORK
+from ruvcompile.partition.task import Hop
+from ruvcompile.plan.facts import Facts
+from ruvcompile.plan.nodes import Member
+from ruvrun.costs import Overhead, UnitCost
+from ruvrun.manifest import RUNTIME_BYTES
+
+_Row = TypeVar("_Row", UnitCost, Overhead)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The tables of ``facts``, indexed."""
+
+    facts: Facts
+
+    @cached_property
+    def _units(self) -> dict[tuple[str, str, str, int], list[UnitCost]]:
+        found = defaultdict(list)
+        for row in self.facts.costs.unit:
+            found[row.key, row.target, row.backend, row.threads].append(row)
+        return found
+
+    @cached_property
+    def _links(self) -> dict[tuple[str, str], Hop]:
+        rows = self.facts.costs.link
+        return {(row.sender, row.receiver): Hop(row.latency_ms, 1e3 / row.bytes_per_s) for row in rows}
+
+    @cached_property
+    def linked(self) -> frozenset[str]:
+        """Nodes whose links are not like everybody's: named in the fleet file or measured."""
+        pairs = [*(self.facts.options.fleet.pairs or {}), *self._links]
+        return frozenset(name for pair in pairs for name in pair)
+
+    def rows(self, member: Member, beside: int) -> list[UnitCost]:
+        """The cost of every unit on a member; ``measure`` has filled the table."""
+        found = []
+        for key in self.facts.keys:
+            rows = self._units.get((key, member.target.name, member.target.backend, member.threads), [])
+            assert rows, "measure fills the table before a plan is made"
+            found.append(_nearest(rows, beside))
+        return found
+
+    def step_ms(self, member: Member, beside: int, rows: int) -> tuple[float, ...]:
+        """Each unit's time in a step of ``rows`` rows."""
+        depth = self.facts.depth if self.facts.decoder else None
+        return tuple(row.step_ms(rows, depth) if row.curve else row.ms * rows for row in self.rows(member, beside))
+
+    def chunk_ms(self, member: Member, beside: int, tokens: int, position: int = 0) -> tuple[float, ...]:
+        """Each unit's time for ``tokens`` tokens of a prompt in one step, ``position`` tokens from its beginning."""
+        if tokens == 1:
+            return self.step_ms(member, beside, 1)
+        return tuple(row.prompt_ms(tokens) + _further(row, tokens, position) for row in self.rows(member, beside))
+
+    def overhead(self, member: Member, beside: int) -> Overhead:
+        """The process's own work on a member's machine; all zero where no table tells it."""
+        target, kind = member.target, self.facts.kind
+        known = [
+            row
+            for row in self.facts.costs.overhead
+            if (row.kind, row.target, row.backend) == (kind, target.name, target.backend)
+        ]
+        exact = [row for row in known if row.threads == member.threads]
+        if exact or known:
+            return _nearest(exact or known, beside)
+        return Overhead(kind=kind, target=target.name, backend=target.backend, threads=member.threads, source=0)
+
+    def runtime_bytes(self, member: Member) -> int:
+        """What a stage's process takes without its weights."""
+        return self.overhead(member, member.beside).runtime_bytes or RUNTIME_BYTES
+
+    def hop(self, sender: Member, receiver: Member) -> Hop:
+        """The way from one process to another: as the fleet file says, else as measured, else assumed.
+
+        On one machine it costs no time per byte: what encrypting and copying takes is the processes' own work.
+        """
+        fleet, pair = self.facts.options.fleet, (sender.name, receiver.name)
+        pairs = fleet.pairs or {}
+        told = pairs.get(pair) or pairs.get((pair[1], pair[0])) or fleet.default_link
+        same = sender.name == receiver.name
+        if same or (sender.node.local and receiver.node.local):
+            latency = self.overhead(sender, sender.beside).hop_ms or (0.0 if same else 1e3 * LOOPBACK.latency)
+            return Hop(1e3 * told.latency if told and not same else latency)
+        if told is not None:
+            return Hop(1e3 * told.latency, 1e3 / told.bandwidth)
+        measured = self._links.get(pair) or self._links.get((pair[1], pair[0]))
+        return measured or Hop(1e3 * NETWORK.latency, 1e3 / NETWORK.bandwidth)
+
+
+def _further(row: UnitCost, tokens: int, position: int) -> float:
+    """What a chunk takes longer that has ``position`` tokens before it, from chunks that were measured there."""
+    later = [point for point in row.curve if point.tokens > 1 and point.depth]
+    if not later or not position:
+        return 0.0
+    slopes = [(point.ms - row.prompt_ms(point.tokens)) / (point.depth * point.tokens) for point in later]
+    return max(0.0, sum(slopes) / len(slopes)) * position * tokens
+
+
+def _nearest(rows: Iterable[_Row], beside: int) -> _Row:
+    return min(rows, key=lambda row: (abs(row.beside - beside), -row.beside))
+
+
+__all__ = ["Prices"]

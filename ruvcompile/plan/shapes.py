@@ -1,0 +1,69 @@
+"""The shapes a fleet may take, and what one of them is once it is solved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ruvcompile.partition.task import Stage
+from ruvcompile.plan.nodes import Member, Scene
+
+Cuts = tuple[tuple[int, ...], ...]
+"""The items of each stage."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many pipelines of how many stages."""
+
+    replicas: int
+    stages: int
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it takes."""
+        return self.replicas * self.stages
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A shape with its pipelines.
+
+    Attributes:
+        streams: sequences (or callers) at a time, of all pipelines together.
+        scene: who is used beside whom.
+        pipelines: the stages of each; all have the same items.
+        members: which node holds which stage, as ``pipelines``.
+        rate, single: tokens (or calls) per second of all sequences together, and of one alone.
+        aim: what the partition was to make small, ``throughput`` (the bottleneck) or ``latency``.
+        value_ms, bound_ms: that of the pipeline where it is largest; no partition onto its nodes has less than the
+            second.
+        exact: whether nothing was left out in the search.
+    """
+
+    shape: Shape
+    streams: int
+    scene: Scene
+    pipelines: tuple[tuple[Stage, ...], ...]
+    members: tuple[tuple[Member, ...], ...]
+    rate: float
+    single: float
+    aim: str
+    value_ms: float
+    bound_ms: float
+    exact: bool
+
+    @property
+    def cuts(self) -> Cuts:
+        """The items of each stage."""
+        return tuple(stage.items for stage in self.pipelines[0])
+
+    def value(self, objective: str) -> tuple[float, float, int]:
+        """What is to be large; of equal ones what uses fewer nodes."""
+        first, second = (self.single, self.rate) if objective == "latency" else (self.rate, self.single)
+        return rounded(first), rounded(second), -self.shape.nodes
+
+
+def rounded(value: float) -> float:
+    """Sums of the same times in another order differ in the last digits."""
+    return float(f"{value:.10g}") if math.isfinite(value) else value

@@ -1,0 +1,247 @@
+"""The partition problem of a shape: which kinds of nodes there are, what units cost on them, and what may travel.
+
+A shape fixes how many rows a step has, how many sequences a pipeline must hold, and how many pipelines the head feeds;
+a scene fixes who shares cores. With these, ``task_of`` is what ``partition`` solves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ruvcompile.partition.task import UNLIMITED, Hop, Kind, Shared, Stage, Task, Value
+from ruvcompile.passes.pieces import stays
+from ruvcompile.passes.units import refusals
+from ruvcompile.plan.facts import Facts
+from ruvcompile.plan.groups import Group, Room
+from ruvcompile.plan.memory import Sizes, activation_bytes, usable
+from ruvcompile.plan.nodes import Member, Scene
+from ruvcompile.plan.shapes import Shape
+
+LOGITS = "logits"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a pipeline is asked to do: rows of a step, sequences it holds, and how many pipelines the head feeds."""
+
+    rows: int
+    streams: int
+    lanes: int = 1
+
+
+class Desk:
+    """Makes tasks, and keeps what they have in common.
+
+    Args:
+        room: the facts and what is looked up of them.
+        limitless: as if every node had all the memory that anyone needs.
+    """
+
+    def __init__(self, room: Room, *, limitless: bool = False) -> None:
+        self.room, self.facts, self.limitless = room, room.facts, limitless
+        self._least: dict[int, tuple[float, float]] = {}
+        self._tasks: dict[tuple[Load, Scene, str], Task] = {}
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """What units need of memory."""
+        return Sizes(self.room)
+
+    @cached_property
+    def activations(self) -> int:
+        """What the largest step of the model needs."""
+        return activation_bytes(self.facts)
+
+    @cached_property
+    def values(self) -> tuple[tuple[str, Value], ...]:
+        """Everything that may travel, by name; sizes are those of one row."""
+        return values_of(self.facts, self.room.groups)
+
+    def task(self, load: Load, scene: Scene, objective: str) -> Task:
+        """The partition problem; kinds are those of ``room.groups``, in their order, also those of no node."""
+        key = (load, scene, objective)
+        if key not in self._tasks:
+            self._tasks[key] = _task(self, load, scene, objective)
+        return self._tasks[key]
+
+    def least(self, rows: int) -> tuple[float, float]:
+        """The least that all units and the head take, each on the node that is fastest at it; and the shortest way."""
+        if rows not in self._least:
+            prices, times = self.room.prices, []
+            for group in self.room.groups:
+                company = {1, group.first.beside}
+                times += [prices.step_ms(group.first, beside, rows) for beside in company]
+                times += [prices.step_ms(group.first, beside, rows) for beside in range(2, group.first.beside)]
+            hops = [
+                prices.hop(_sender(one, two), two.first).ms
+                for one in self.room.groups
+                for two in self.room.groups
+                if one is not two or len(one.members) > 1
+            ]
+            self._least[rows] = (sum(map(min, zip(*times, strict=True))), min(hops, default=0.0))
+        return self._least[rows]
+
+    def too_large(self, shape: Shape, streams: int) -> bool:
+        """Whether no choice of nodes can hold a pipeline of the shape, by the sums of bytes alone."""
+        if self.limitless:
+            return False
+        needed = sum(self.sizes.items(streams, 1)) + sum(each.size for each in self.sizes.shared)
+        scene = self.widest(1)
+        rooms = [(self.memory(group, scene), len(group.members)) for group in self.room.groups]
+        left, have = shape.stages, 0
+        for memory, count in sorted(rooms, reverse=True):
+            have += memory * min(left, count)
+            left -= min(left, count)
+        return needed > have
+
+    def widest(self, used: int) -> Scene:
+        """So many of every crowd."""
+        return Scene(tuple(min(used, len(crowd.members)) for crowd in self.facts.crowds))
+
+    def memory(self, group: Group, scene: Scene) -> int:
+        """Bytes that the items of a stage may take on a node of the group."""
+        own = self.room.prices.runtime_bytes(group.first) + self.activations
+        return max(0, usable(self.facts, group.first, scene) - own)
+
+    def crossing(self, stages: Sequence[Stage]) -> tuple[int, ...]:
+        """Bytes of one row that come to the first stage, go from each to the next, and from the last to the end."""
+        where = {item: number for number, stage in enumerate(stages) for item in stage.items}
+        where |= {-1: -1, len(self.facts.units): len(stages)}
+        sent = [0] * (len(stages) + 1)
+        for _, value in self.values:
+            start, stop = where[value.maker], max(where[reader] for reader in value.readers)
+            for place in range(start + 1, stop + 1):
+                sent[place] += value.size
+        return tuple(sent)
+
+    def company(self, group: Group, scene: Scene) -> tuple[int, float]:
+        """How many work beside a node of the group, each with cores of its own; and how much longer that takes."""
+        if group.crowd is None:
+            return 1, 1.0
+        crowd = self.facts.crowds[group.crowd]
+        return max(1, min(scene.local, group.first.beside)), crowd.stretch(scene.used[group.crowd])
+
+    def head_ms(self, scene: Scene, rows: int) -> float:
+        """The head's own work for one step of one pipeline."""
+        beside = self.room.head.beside
+        overhead = self.room.prices.overhead(self.room.head, max(1, min(scene.local, beside)))
+        return overhead.head_ms + rows * overhead.head_row_ms
+
+
+def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
+    groups, prices, head = desk.room.groups, desk.room.prices, desk.room.head
+    kinds = tuple(_kind(desk, group, load, scene) for group in groups)
+    hops = tuple(tuple(prices.hop(_sender(one, two), two.first) for two in groups) for one in groups)
+    came, went = _ends_bytes(desk, load)
+    enter = tuple(_way(prices.hop(head, group.first), came) for group in groups)
+    leave = tuple(_way(prices.hop(group.first, head), went) for group in groups)
+    return Task(
+        kinds,
+        desk.sizes.items(load.streams, load.rows),
+        tuple(replace(value, size=value.size * load.rows) for _, value in desk.values),
+        desk.sizes.shared,
+        hops=hops,
+        enter_ms=enter,
+        leave_ms=leave,
+        objective=objective,
+    )
+
+
+def _kind(desk: Desk, group: Group, load: Load, scene: Scene) -> Kind:
+    facts, member = desk.facts, group.first
+    beside, stretch = desk.company(group, scene)
+    overhead = desk.room.prices.overhead(member, beside)
+    own = overhead.stage_ms + load.rows * overhead.stage_row_ms
+    if group.head:
+        own += load.lanes * desk.head_ms(scene, load.rows)
+    count = len(group.members)
+    return Kind(
+        count if group.crowd is None else min(count, scene.used[group.crowd]),
+        tuple(ms * stretch for ms in desk.room.prices.step_ms(member, beside, load.rows)),
+        UNLIMITED if desk.limitless else desk.memory(group, scene),
+        own * stretch,
+        overhead.byte_ms * stretch,
+        facts.barred.get(member.name, frozenset()),
+    )
+
+
+def _sender(one: Group, two: Group) -> Member:
+    """Another node than the receiver, where the kind has one: no stage sends to itself."""
+    return one.members[-1] if one is two else one.first
+
+
+def _ends_bytes(desk: Desk, load: Load) -> tuple[int, int]:
+    """Bytes from the head to the first stage, and from the last one to the head."""
+    end = len(desk.facts.units)
+    came = sum(value.size for _, value in desk.values if value.maker < 0 and value.readers)
+    went = sum(value.size for _, value in desk.values if end in value.readers)
+    return came * load.rows, went * load.rows
+
+
+def _way(hop: Hop, size: int) -> float:
+    return hop.ms + size * hop.ms_per_byte
+
+
+def values_of(facts: Facts, groups: Sequence[Group]) -> tuple[tuple[str, Value], ...]:
+    """What is made by one unit, or comes in, and is read by another or by the end.
+
+    A decoder's state stays where it is, and its logits become a token where they are made.
+    """
+    stay, end = stays(facts.program), len(facts.units)
+    maker = {name: number for number, unit in enumerate(facts.units) for name in unit.outputs}
+    readers: dict[str, list[int]] = {name: [] for name in maker}
+    for number, unit in enumerate(facts.units):
+        for name in unit.inputs:
+            readers.setdefault(name, []).append(number)
+        for name in (*unit.results, *unit.relays):
+            readers.setdefault(name, []).append(end)
+    refused, sizes = refusals(facts.units), facts.value_bytes
+    found = []
+    for name, numbers in readers.items():
+        if name in stay or not numbers:
+            continue
+        held = facts.held.get(name)
+        kinds = None
+        if held is not None:
+            kinds = frozenset(number for number, group in enumerate(groups) if group.first.name in held)
+        crosses = name not in refused and not (facts.decoder and name == LOGITS)
+        size = 0 if facts.decoder and name == LOGITS else sizes.get(name, 0)
+        made = maker.get(name, -1)
+        found.append((name, Value(made, tuple(sorted(set(numbers) - {made})), size, crosses, kinds)))
+    return tuple(entry for entry in found if entry[1].readers)
+
+
+def joined(task: Task, stages: Sequence[Sequence[int]]) -> Task:
+    """The same task where the items of each stage are one: all that is left to choose is who holds which."""
+    where = {item: number for number, items in enumerate(stages) for item in items}
+    where |= {-1: -1, len(task.item_bytes): len(stages)}
+    values = []
+    for value in task.values:
+        maker = where[value.maker]
+        readers = tuple(sorted({where[reader] for reader in value.readers} - {maker}))
+        if readers or value.kinds is not None:
+            values.append(replace(value, maker=maker, readers=readers))
+    # Later stages come later, whether or not they read anything of the one before.
+    values += [Value(number, (number + 1,), 0) for number in range(len(stages) - 1)]
+    kinds = tuple(
+        replace(
+            kind,
+            item_ms=tuple(sum(kind.item_ms[item] for item in items) for items in stages),
+            barred=frozenset(where[item] for item in kind.barred),
+        )
+        for kind in task.kinds
+    )
+    return replace(
+        task,
+        kinds=kinds,
+        item_bytes=tuple(sum(task.item_bytes[item] for item in items) for items in stages),
+        values=tuple(values),
+        shared=tuple(
+            Shared(tuple(sorted({where[reader] for reader in each.readers})), each.size) for each in task.shared
+        ),
+    )
+
+
+__all__ = ["Desk", "Load", "Scene", "joined", "values_of"]
