@@ -95,11 +95,11 @@ def _expected(result: Mapping[str, Any]) -> str:
         )
     elif result.get("predicted_items_per_s") is not None:
         rate, latency = result["predicted_items_per_s"], result["predicted_latency_ms"]
-        lines.append(f"predicted: {rate:.1f} items/s, one takes {latency:.1f} ms")
+        lines.append(f"predicted: {rate:.1f} items/s, one takes {latency:.2f} ms")
     rows = f" at {counted(result['rows'], 'row')}" if result.get("rows") else ""
     lines.append(
         f"slowest part {result['bottleneck_ms']:.2f} ms{rows}, lower bound {result['lower_bound_ms']:.2f} ms, "
-        f"gap {100 * result['gap']:.1f} %"
+        f"gap {100 * result['gap']:.1f} %{'' if result.get('exact', True) else ', not every cut was looked at'}"
     )
     if bounds := result.get("bounds"):
         told = ", ".join(f"{name.replace('_', ' ')} {ms:.2f} ms" for name, ms in bounds.items())

@@ -86,6 +86,11 @@ def test_both_bounds_are_told_where_they_are_two() -> None:
     assert "bounds: relaxed 5.00 ms, proved infeasible 6.00 ms" in text
 
 
+def test_a_search_that_left_something_out_says_so() -> None:
+    assert "gap 4.0 %, not every cut was looked at" in plan_text(PLAN | {"exact": False})
+    assert "not every cut" not in plan_text(PLAN | {"exact": True})
+
+
 def test_a_plan_fits_a_narrow_terminal() -> None:
     rejected = [{"node": "pi-0", "rule": "place /backbone/* zone", "wanted": "lab or hall", "has": "nothing"}]
     wide = {"node": "raspberry-10", "target": "pi5", "weight_bytes": 2**34, "kv_bytes": 2**33}
@@ -108,7 +113,7 @@ def test_the_memory_that_is_assumed_comes_first() -> None:
 def test_a_plan_of_a_graph() -> None:
     graph = {key: value for key, value in PLAN.items() if "token" not in key and "ttft" not in key}
     text = plan_text(graph | {"predicted_items_per_s": 20.0, "predicted_latency_ms": 70.5})
-    assert "20.0 items/s, one takes 70.5 ms" in text
+    assert "20.0 items/s, one takes 70.50 ms" in text
     assert "tokens/s," not in text
 
 
