@@ -12,7 +12,7 @@ import pytest
 from ruvcompile.errors import InputError, IntegrityError
 from ruvcompile.measure.provenance import provenance
 from ruvcompile.measure.scale import LIKE
-from ruvrun.costs import CostTable, Rate, dump_costs, load_costs
+from ruvrun.costs import CostTable, Rate, dump_costs, load_costs, merge
 from ruvrun.manifest import load_manifest, load_nodes
 from tests.compiler.builds import build, check_whole, plan, snapshot
 from tests.models import write_tiny_gguf
@@ -106,11 +106,17 @@ def test_missing_rows_are_measured_and_given_ones_kept(built, model, tmp_path) -
 
 
 def test_rows_of_another_model_do_not_count(built, tmp_path) -> None:
+    """A table of nothing else is a mistake; beside rows of this model they are passed over."""
     other = write_tiny_gguf(tmp_path / "other.gguf", hidden=96, heads=6, layers=2)
-    build(other, tmp_path / "dist", costs=(str(built / "costs.toml"),))
+    with pytest.raises(InputError, match="is of another model"):
+        build(other, tmp_path / "dist", costs=(str(built / "costs.toml"),))
+    build(other, tmp_path / "dist")
     old, new = (load_costs(path / "costs.toml") for path in (built, tmp_path / "dist"))
     assert len(new.unit) == 4, "embedding, attention, MLP, head"
     assert not {row.key for row in old.unit} & {row.key for row in new.unit}
+    (tmp_path / "both.toml").write_bytes(dump_costs(merge([old, new])))
+    build(other, tmp_path / "again", costs=(str(tmp_path / "both.toml"),))
+    assert load_costs(tmp_path / "again" / "costs.toml").unit == new.unit
 
 
 def test_rows_serve_a_model_of_the_same_shapes(built, tmp_path, monkeypatch) -> None:
