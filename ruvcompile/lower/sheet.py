@@ -55,6 +55,7 @@ def sheet_of(program: Program, lowered: ir.Model, keyed: Keyed) -> Sheet:
             for number in sorted(members)
         ],
         node=[] if program.decoder is not None else [sheet_node(node) for node in lowered.graph],
+        context=program.decoder.context if program.decoder is not None else 0,
     )
 
 

@@ -18,6 +18,7 @@ import click
 from ruvrun import __version__
 from ruvrun.cli.bench import bench
 from ruvrun.cli.look import doctor, status
+from ruvrun.cli.profile import profile
 from ruvrun.cli.run import run
 from ruvrun.cli.serve import serve
 from ruvrun.cli.voice import Commands, report, usage
@@ -47,7 +48,7 @@ def cli() -> None:
     """
 
 
-for command in (serve, run, bench, doctor, status):
+for command in (serve, run, bench, profile, doctor, status):
     cli.add_command(command)
 
 

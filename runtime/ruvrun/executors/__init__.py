@@ -89,6 +89,15 @@ def load_executor(
     return load_graph(directory, spec, threads=threads)
 
 
+def back_end(spec: StageSpec) -> None:
+    """Import the back end of a stage, which loading it does anyway.
+
+    Raises:
+        InputError: it is unknown, or not installed here.
+    """
+    _module(spec.backend)
+
+
 def _module(backend: str) -> Any:
     if backend not in LOADERS:
         raise InputError("backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, LOADERS))
@@ -103,4 +112,13 @@ def _module(backend: str) -> Any:
         ) from None
 
 
-__all__ = ["Array", "DecoderExecutor", "GraphExecutor", "Span", "load_decoder", "load_executor", "load_graph"]
+__all__ = [
+    "Array",
+    "DecoderExecutor",
+    "GraphExecutor",
+    "Span",
+    "back_end",
+    "load_decoder",
+    "load_executor",
+    "load_graph",
+]

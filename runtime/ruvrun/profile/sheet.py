@@ -55,10 +55,17 @@ class SheetUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 
 
 class Sheet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """All of ``units.toml``: the units in order; ``node`` only where names alone do not tell (graphs)."""
+    """All of ``units.toml``.
+
+    Attributes:
+        unit: the units, in order.
+        node: only where names alone do not tell (graphs).
+        context: positions that a decoder has; 0 for any other graph.
+    """
 
     unit: list[SheetUnit]
     node: list[SheetNode] = []
+    context: int = 0
     format: int = FORMAT
 
 

@@ -1,0 +1,101 @@
+"""A pipeline of one stage, made for measuring: a manifest and a key around a bundle that lies anywhere.
+
+A bundle of a build has its own manifest, but that names nodes, addresses and keys of a fleet; a probe has none. So the
+ring that is measured is another one, written into a scratch folder: one node, which is stage and head, called ``here``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from ruvrun.bundle import BUNDLE, SECRET_KEY, StageSpec, file_sha256
+from ruvrun.machine import free_ports
+from ruvrun.manifest import (
+    LOCAL,
+    MANIFEST,
+    Head,
+    Manifest,
+    Node,
+    Pipeline,
+    Placed,
+    Program,
+    Stage,
+    dump_manifest,
+    identify,
+    load_manifest,
+)
+from ruvrun.placement import LOOPBACK, Endpoint, Endpoints
+from ruvrun.transport.keys import make_keypair, write_keys
+
+NODE = "here"
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A pipeline of one stage: the stage's bundle, the folder with manifest and key, and where both ends listen."""
+
+    directory: Path
+    folder: Path
+    endpoints: Endpoints
+    manifest: Manifest
+
+
+def stand_alone(directory: Path, spec: StageSpec, folder: Path, *, context: int, network: bool) -> Alone:
+    """Write what a ring of the stage in ``directory`` needs into ``folder``.
+
+    Args:
+        context: positions that the program has; 0 for a graph.
+        network: whether the links are those between machines, encrypted, over loopback.
+    """
+    keys = make_keypair()
+    (folder / SECRET_KEY).parent.mkdir(parents=True)
+    write_keys(folder / SECRET_KEY, keys)
+    decoder = spec.kind == "decoder"
+    program = Program(
+        name="measured",
+        kind="decoder" if decoder else "graph",
+        source="",
+        source_sha256="",
+        inputs=[] if decoder else spec.inputs,
+        outputs=[] if decoder else spec.outputs,
+        vocab=spec.vocab,
+        context=context,
+    )
+    stage = Stage(
+        index=0,
+        sha256=file_sha256(directory / BUNDLE),
+        backend=spec.backend,
+        target=spec.target,
+        inputs=spec.inputs,
+        outputs=spec.outputs,
+        forward=spec.forward,
+        weight_bytes=spec.weight_bytes,
+        graph_nodes=0,
+        kv=spec.kv,
+    )
+    pipelines = [Pipeline(stages=[Placed(stage=0, node=NODE)])]
+    manifest = Manifest(
+        id=identify(program, [stage], pipelines),
+        program=program,
+        stage=[stage],
+        node=[Node(name=NODE, public_key=keys.public, target=spec.target)],
+        pipeline=pipelines,
+        head=Head(node=NODE),
+    )
+    (folder / MANIFEST).write_bytes(dump_manifest(manifest))
+    return Alone(directory, folder, _endpoints(network), manifest)
+
+
+def standing_alone(directory: Path, folder: Path, endpoints: Endpoints) -> Alone:
+    """The same, in the stage's own process."""
+    return Alone(directory, folder, endpoints, load_manifest(folder / MANIFEST))
+
+
+def _endpoints(network: bool) -> Endpoints:
+    if network:
+        stage, head = free_ports(2)
+        return Endpoints({NODE: Endpoint(LOOPBACK, stage)}, Endpoint(LOOPBACK, head))
+    stage, head = secrets.randbits(62), secrets.randbits(62)
+    return Endpoints({NODE: Endpoint(LOCAL, stage)}, Endpoint(LOCAL, head))

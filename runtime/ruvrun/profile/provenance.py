@@ -1,0 +1,24 @@
+"""On what a number was measured."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from importlib import metadata
+
+from ruvrun import machine
+from ruvrun.costs import Provenance
+
+
+def provenance(backend: str, model: str, threads: int) -> Provenance:
+    """This machine, its CPU, the versions that matter, today."""
+    versions = [f"{name} {metadata.version(name)}" for name in ("ruvrun", backend)]
+    return Provenance(
+        machine=f"{platform.machine()}, {machine.cores()} cores",
+        cpu=machine.cpu_name(),
+        software=", ".join([*versions, f"Python {platform.python_version()}"]),
+        date=datetime.date.today().isoformat(),
+        model=model,
+        features=machine.cpu_features(),
+        threads=threads,
+    )

@@ -1,0 +1,158 @@
+"""From a bundle, a build or a probe to a cost table: every unit measured once, and what a step costs beside them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ruvrun import machine
+from ruvrun.bundle import BUNDLE, StageSpec, find_bundles, load_spec, verify_bundle
+from ruvrun.costs import CostTable, Overhead, UnitCost
+from ruvrun.errors import InputError
+from ruvrun.manifest import LOCAL, MANIFEST, load_manifest
+from ruvrun.placement import manifest_path, read_nodes
+from ruvrun.profile import decoder, graph
+from ruvrun.profile.alone import stand_alone
+from ruvrun.profile.beside import company, with_cores
+from ruvrun.profile.clocked import Count
+from ruvrun.profile.conditions import Conditions, Tell, silent
+from ruvrun.profile.overhead import measure_overhead
+from ruvrun.profile.provenance import provenance
+from ruvrun.profile.sheet import Sheet, load_sheet
+
+NOISY = 0.2
+"""A spread above this is told."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stage that is measured: its bundle, which has been checked, and whether its links are between machines."""
+
+    directory: Path
+    spec: StageSpec
+    network: bool
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured, and sentences that a person should read with it."""
+
+    table: CostTable
+    notes: tuple[str, ...]
+
+
+@contextmanager
+def segments(path: Path, node: str | None = None) -> Iterator[tuple[str, list[Segment]]]:
+    """The stages at ``path``, a bundle, a build's manifest or folder, or a probe; and the model's name.
+
+    Args:
+        node: only this node's, where there are several.
+
+    Raises:
+        InputError: there is none, or it is not what it should be.
+    """
+    directory = path if path.is_dir() else path.parent
+    if (directory / BUNDLE).is_file() and not (directory / MANIFEST).is_file():
+        yield "", [Segment(directory, load_spec(directory), network=False)]
+        return
+    path = manifest_path(path)
+    manifest = load_manifest(path)
+    nodes = read_nodes(path)
+    found: dict[int, Segment] = {}
+    for name, bundle in find_bundles(path, manifest).items():
+        place = manifest.place_of(name)
+        if place is not None and place[1].stage not in found and node in (None, name):
+            spec = verify_bundle(bundle, manifest, place[1].stage)
+            found[place[1].stage] = Segment(bundle, spec, nodes.address_of(name).address != LOCAL)
+    if not found:
+        raise InputError(
+            "bundle-missing",
+            f"no stage {f'of {node} ' if node else ''}lies beside {path}",
+            hint="give a bundle directory",
+        )
+    yield manifest.program.name, [found[stage] for stage in sorted(found)]
+
+
+def profile(
+    stages: list[Segment],
+    conditions: Conditions,
+    *,
+    model: str = "",
+    tell: Tell = silent,
+) -> Profile:
+    """Measure the units of all ``stages``, and where one of them is a whole program, its overhead.
+
+    Args:
+        stages: whose bundles have been checked.
+        conditions: how.
+        model: name of the program, for the provenance.
+        tell: told of progress.
+
+    Raises:
+        RuvError: a stage cannot run here.
+    """
+    conditions = with_cores(conditions)
+    if conditions.cpus:
+        machine.pin(conditions.cpus[0])
+    rows: dict[str, UnitCost] = {}
+    overheads: list[Overhead] = []
+    notes: list[str] = []
+    for segment in stages:
+        sheet = load_sheet(segment.directory, segment.spec)
+        if all(unit.key in rows for unit in sheet.unit):
+            continue
+        with company(segment.directory, conditions):
+            measured, overhead = _measure(segment, sheet, conditions, tell)
+        overheads += [overhead] if overhead else []
+        for row in measured:
+            rows.setdefault(row.key, row)
+    backend = stages[0].spec.backend
+    worst = max((row.spread for row in rows.values()), default=0.0)
+    if worst > NOISY:
+        notes.append(f"noisy: steps spread by {100 * worst:.0f} % here; measure again when less runs on this machine")
+    if not overheads:
+        notes.append(
+            "no stage here is a whole model, so what a step costs beside its units was not measured: use a probe"
+        )
+    table = CostTable(
+        provenance=[provenance(backend, model, conditions.threads)], unit=list(rows.values()), overhead=overheads
+    )
+    return Profile(table, tuple(notes))
+
+
+def _measure(
+    segment: Segment, sheet: Sheet, conditions: Conditions, tell: Tell
+) -> tuple[list[UnitCost], Overhead | None]:
+    """The rows of one stage, and its overhead where it is a whole program."""
+    directory, spec = segment.directory, segment.spec
+    inputs = None
+    if spec.kind == "graph":
+        inputs = {name: value for name, value in graph.graph_inputs(directory, spec).items() if value is not None}
+    overhead, count = None, None
+    if spec.first and spec.last:
+        with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
+            alone = stand_alone(directory, spec, Path(folder), context=sheet.context, network=segment.network)
+            overhead, count = measure_overhead(alone, conditions, network=segment.network, inputs=inputs, tell=tell)
+    if spec.kind == "graph":
+        return graph.measure_graph(directory, spec, sheet, conditions, tell), overhead
+    where = decoder.ground(spec, sheet.context)
+    held = [decoder.load(directory, spec, where, conditions.threads)]
+    grown = held[0].grown
+    rows = decoder.measure_decoder(directory, spec, sheet, held, where, conditions, tell)
+    return resident(rows, sheet, _grown(count) or grown), overhead
+
+
+def _grown(count: Count | None) -> int:
+    return count.loaded_bytes - count.bare_bytes if count is not None else 0
+
+
+def resident(rows: list[UnitCost], sheet: Sheet, grown: int) -> list[UnitCost]:
+    """The rows with their part of what a process grew by when it loaded all units of ``sheet``."""
+    whole = sum(unit.weight_bytes for unit in sheet.unit)
+    share = grown / whole if whole else 0.0
+    return [msgspec.structs.replace(row, resident_bytes=round(row.weight_bytes * share)) for row in rows]
