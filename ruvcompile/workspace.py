@@ -14,7 +14,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,25 +37,38 @@ REFUSALS = (
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
+def is_build(place: Path) -> bool:
+    """Whether there is a whole build in ``place``."""
+    return (place / MANIFEST).is_file() and (place / BUNDLES).is_dir()
+
+
 @contextmanager
-def workspace(output: Path, needed: Iterable[Path | None] = ()) -> Iterator[Path]:
+def workspace(
+    output: Path,
+    needed: Iterable[Path | None] = (),
+    *,
+    ours: Callable[[Path], bool] = is_build,
+    what: str = "build",
+) -> Iterator[Path]:
     """A folder to build in, which takes ``output``'s place when the block ends without an error.
 
     Args:
-        output: what is there goes; only a build of ours does.
+        output: what is there goes; only what is ``ours`` does.
         needed: files and folders of the user's that are not to go with it.
+        ours: whether a folder is one that may go.
+        what: such a folder is, for people.
 
     Raises:
-        InputError: ``output`` exists and is not a build of ours, or something that is needed lies in it.
+        InputError: ``output`` exists and is not ours, or something that is needed lies in it.
         MachineError: it cannot be written there.
     """
     place = Path(os.path.realpath(output))  # unlike Path.resolve, this leaves links that lead in a circle as they are
     work = place.parent / f".{place.name}.partial-{os.getpid()}"
     try:
         _sweep(place)
-        if os.path.lexists(place) and not _ours(place):
+        if os.path.lexists(place) and not (place.is_dir() and (ours(place) or not any(place.iterdir()))):
             raise InputError(
-                "output-not-ours", f"{output} exists and is not a build", hint="choose another -o, or remove it"
+                "output-not-ours", f"{output} exists and is not a {what}", hint="choose another -o, or remove it"
             )
         _check_outside(place, output, needed)
         _make(work)
@@ -125,11 +138,6 @@ def _exchange(one: Path, other: Path) -> bool:
         return False
     done: int = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
     return done == 0
-
-
-def _ours(place: Path) -> bool:
-    whole = (place / MANIFEST).is_file() and (place / BUNDLES).is_dir()
-    return place.is_dir() and (whole or not any(place.iterdir()))
 
 
 def _sweep(place: Path) -> None:
