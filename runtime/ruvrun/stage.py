@@ -116,7 +116,7 @@ class Stage:
         nodes = [placed.node for placed in manifest.pipeline[place[0]].stages]
         index, head = nodes.index(node), manifest.head.node
         self._node, self._index = node, index
-        several = f" of pipeline {place[0]}" if len(manifest.pipeline) > 1 else ""
+        several = f" in pipeline {place[0]}" if len(manifest.pipeline) > 1 else ""
         self._place = f"stage {index} of {len(nodes)}{several}"
         at = endpoints.head
         self._head = f"{head} ({'this machine' if at.host == LOCAL else f'{at.host}:{at.port}'})"

@@ -67,7 +67,7 @@ def test_two_pipelines_answer_as_one_and_both_work(tmp_path: Path, stages: int, 
         assert sorted(counters) == made.names
         steps = [counters[name].steps for name in made.names]
         assert all(count >= 20 for count in steps), f"a pipeline had next to nothing to do: {steps}"
-        assert f"stage 0 of {stages} of pipeline 1" in made.said(made.names[stages])[0]
+        assert f"stage 0 of {stages} in pipeline 1" in made.said(made.names[stages])[0]
 
 
 @pytest.mark.parametrize("victim", ["n0", "n1", "n2"])
