@@ -24,7 +24,7 @@ from ruvrun.errors import UsageError
 @click.option("--seconds", type=Real(min=0, min_open=True), help="Begin requests again for this long.")
 @click.option("--input", "inputs", type=PATH, multiple=True, help="Arrays for a graph (npz).")
 @click.option("--context", type=COUNT, help="Positions per stream.  [default: prompt and answer, at least as built]")
-@click.option("--cpus", help='Cores of each stage in order, for example "0;1" or "0,1;2,3".  [default: as built]')
+@click.option("--cpus", help='Cores of each stage, pipeline after pipeline: "0;1" or "0,1;2,3".  [default: as built]')
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @common
 def bench(
