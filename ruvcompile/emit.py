@@ -200,12 +200,13 @@ def _write_bundle(
     (bundle / NODE_NAME).write_text(name + "\n", "utf-8")
     write_keys(bundle / SECRET_KEY, keys)
     address, entry, place = nodes.address_of(name), manifest.node_named(name), manifest.place_of(name)
+    beside = manifest.pipeline[place[0]].stages if place else []
     facts = NodeFacts(
         model=program.name,
         id=manifest.id,
         node=name,
-        stage=place[1].stage if place else None,
-        stages=len(manifest.stage),
+        stage=beside.index(place[1]) if place else None,
+        stages=len(beside),
         head=name == manifest.head.node,
         head_node=manifest.head.node,
         address=address.address,

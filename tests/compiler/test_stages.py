@@ -15,6 +15,7 @@ from onnx import helper
 from ruvcompile.disk import check_copies
 from ruvcompile.emit import Contents, write_build
 from ruvcompile.errors import IntegrityError, MachineError
+from ruvcompile.forecast import Curve, Forecast
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.options import Options
@@ -65,13 +66,15 @@ def planned(program: Program, chosen: Options, *, replicas: int, cuts: Sequence[
         ],
     }
     space = Space(context=32, streams=4) if program.decoder is not None else None
-    return Plan(pipelines, pieces(program, units, cuts), units, space, figures)
+    forecast = Forecast((), "a", Curve(((1.0, 0.0),)), decoder=space is not None, streams=4, context=32, chunk=256)
+    keys = unit_keys(program, units)
+    return Plan(pipelines, pieces(program, units, cuts), units, keys, space, figures, 1, forecast, ())
 
 
 def written(program: Program, plan: Plan, chosen: Options, work: Path, samples: Any = None) -> tuple[Manifest, Lowered]:
     """The build in ``work``."""
     store = WeightStore(work / "store")
-    keyed = Keyed(plan.units, unit_keys(program, plan.units))
+    keyed = Keyed(plan.units, plan.keys)
     lowered = check_stages(lower_stages(program, keyed, {}, plan, work, store), samples or {})
     store.remove()
     return write_build(work, Contents(program, plan, lowered, CostTable(), "none", {}, ()), chosen), lowered
@@ -147,7 +150,9 @@ def test_another_kind_of_node_has_a_stage_of_its_own(tmp_path: Path) -> None:
     assert [[each.stage for each in pipeline.stages] for pipeline in manifest.pipeline] == [[0, 1], [2, 3]]
     assert len(lowered.chains) == 2
     for number, name in enumerate("abcd"):
-        assert verify_bundle(tmp_path / "dist" / BUNDLES / name, manifest, number).golden is not None
+        bundle = tmp_path / "dist" / BUNDLES / name
+        assert verify_bundle(bundle, manifest, number).golden is not None
+        assert f"stage {number % 2 + 1} of 2" in (bundle / NODE / "README.md").read_text()
 
 
 def test_a_stage_that_two_different_pipelines_share_is_checked_once(tmp_path: Path) -> None:
