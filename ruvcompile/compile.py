@@ -89,8 +89,7 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
         quant = options.quant if front.program.decoder is not None else "none"
         contents = Contents(front.program, plan, lowered, costs, quant, loss, front.choices)
         manifest = write_build(work, contents, options)
-        told = reporting.gather(front.program, front.units, front.keys, front.types, plan.pieces)
-        reporting.write(work, manifest, {**plan.figures, **told}, costs)
+        reporting.write(work, manifest, reporting.gather(front.program, front.types, plan), costs)
     return {
         "id": manifest.id,
         **plan.figures,

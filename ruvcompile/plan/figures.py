@@ -103,6 +103,7 @@ def stages_of(desk: Desk, solution: Solution) -> list[dict[str, Any]]:
                     "predicted_ms": round(many[place], 4),
                     "predicted_ms_one": round(one[place], 4),
                     "predicted_rss_bytes": expected.bytes + _kv_bytes(desk, solution, stage),
+                    "usable_bytes": usable(desk.facts, member, solution.scene),
                 }
             )
     return found

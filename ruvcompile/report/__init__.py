@@ -20,9 +20,9 @@ import msgspec
 from ruvcompile.errors import InputError
 from ruvcompile.report.contents import Figures
 from ruvcompile.report.gather import gather
-from ruvcompile.report.page import page
+from ruvcompile.report.page import page_of
 from ruvcompile.report.run import Run, require_same
-from ruvcompile.report.view import view
+from ruvcompile.report.view import view_of
 from ruvrun.costs import COSTS, CostTable, load_costs
 from ruvrun.manifest import Manifest, load_manifest
 
@@ -63,7 +63,7 @@ def rewrite(manifest_path: Path, run: Path | None) -> Path:
 
 
 def _write(directory: Path, manifest: Manifest, figures: Figures, costs: CostTable, run: Run | None) -> Path:
-    text = page(manifest, costs, view(figures, costs, manifest, run))
+    text = page_of(manifest, costs, view_of(figures, costs, manifest, run))
     (directory / REPORT).write_text(text, "utf-8")
     return directory / REPORT
 

@@ -28,7 +28,7 @@ class Shape(msgspec.Struct, frozen=True):
 class StageFigures(msgspec.Struct, frozen=True):
     """A stage on a node. ``predicted_ms`` is of a step of the planned rows, ``predicted_ms_one`` of one row.
 
-    Of the parts of ``predicted_rss_bytes``, those that an older plan did not tell are 0.
+    ``usable_bytes`` is what its node has for it; 0 where an older plan did not tell.
     """
 
     node: str
@@ -42,9 +42,6 @@ class StageFigures(msgspec.Struct, frozen=True):
     predicted_rss_bytes: int
     pipeline: int = 0
     predicted_ms_one: float | None = None
-    resident_bytes: int = 0
-    activation_bytes: int = 0
-    runtime_bytes: int = 0
     usable_bytes: int = 0
 
 

@@ -11,22 +11,20 @@ import onnx_ir as ir
 
 from ruvcompile.passes.infer import Type, spelt
 from ruvcompile.passes.pieces import unit_of
-from ruvcompile.passes.units import Unit
+from ruvcompile.plan import Plan
 from ruvcompile.program import Piece, Program
 from ruvcompile.report.contents import Crossing, Cut, UnitPlace
 
 
-def gather(
-    program: Program, units: Sequence[Unit], keys: Sequence[str], types: Mapping[str, Type], pieces: Sequence[Piece]
-) -> dict[str, Any]:
-    """What ``plan.json`` holds of the program: its units with their stages, and what crosses each cut.
+def gather(program: Program, types: Mapping[str, Type], plan: Plan) -> dict[str, Any]:
+    """All of ``plan.json``: the figures of a plan, where its units went, what crosses the cuts, and its forecast.
 
     Args:
-        keys: of ``units``, one each.
+        program: what was planned.
         types: of a graph's tensors, as observed; of a decoder none.
-        pieces: the stages of one pipeline, in order.
+        plan: whose units are in the order of its stages.
     """
-    stage = {name: number for number, piece in enumerate(pieces) for name in piece.nodes}
+    stage = {name: number for number, piece in enumerate(plan.pieces) for name in piece.nodes}
     ops = {str(node.name): node.op_type for node in program.model.graph}
     decoder = program.decoder is not None
     places = [
@@ -36,12 +34,11 @@ def gather(
             stage=stage[unit.nodes[0]],
             ops=[] if decoder else [ops[name] for name in unit.nodes],
         )
-        for unit, key in zip(units, keys, strict=True)
+        for unit, key in zip(plan.units, plan.keys, strict=True)
     ]
-    # In the order of computation: a plan may have moved units that do not depend on each other.
-    places.sort(key=lambda place: place.stage)
-    told: dict[str, Any] = msgspec.to_builtins({"units": places, "cuts": _cuts(program, types, pieces)})
-    return told
+    more = {"units": places, "cuts": _cuts(program, types, plan.pieces), "forecast": plan.forecast}
+    told: dict[str, Any] = msgspec.to_builtins(more)
+    return {**plan.figures, **told}
 
 
 def _cuts(program: Program, types: Mapping[str, Type], pieces: Sequence[Piece]) -> list[Cut]:

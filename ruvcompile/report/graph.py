@@ -18,6 +18,7 @@ from ruvrun.manifest import Manifest
 LARGEST = 20
 PROFILE = 200
 OPERATORS = 12
+SCOPES = 24
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 _PARTS = {"attn": "attention", "mlp": "MLP", "embed": "embedding", "head": "output head"}
 
@@ -114,6 +115,25 @@ def _layers(units: Sequence[Costed]) -> list[Bar]:
         place = places.setdefault(label, len(places))
         found.append(Bar(label, place, place, unit.stage, unit.part, unit.ms))
     return found
+
+
+def scopes(units: Sequence[Costed]) -> list[tuple[str, int, float]]:
+    """Scope, its units and its ms in all, in the order of computation: what exporters call a layer (``/encoder/0/``).
+
+    As deep as leaves at most ``SCOPES`` of them; empty where names have no scopes.
+    """
+    found: list[tuple[str, int, float]] = []
+    for depth in range(1, 9):
+        sums: dict[str, tuple[int, float]] = {}
+        for unit in units:
+            parts = unit.name.strip("/").split("/")[:-1]
+            scope = "/".join(parts[:depth]) or "outside of scopes"
+            count, ms = sums.get(scope, (0, 0.0))
+            sums[scope] = (count + 1, ms + unit.ms)
+        if len(sums) > SCOPES:
+            break
+        found = [(scope, count, ms) for scope, (count, ms) in sums.items()]
+    return found if len(found) > 1 else []
 
 
 def largest(units: Sequence[Costed], count: int = LARGEST) -> tuple[list[Costed], list[Costed]]:

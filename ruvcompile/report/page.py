@@ -17,7 +17,7 @@ from ruvrun.costs import CostTable
 from ruvrun.manifest import Manifest
 
 
-def page(manifest: Manifest, costs: CostTable, view: View) -> str:
+def page_of(manifest: Manifest, costs: CostTable, view: View) -> str:
     """The whole of ``report.html``; without the extra its tables, and the sentence that says what draws the charts."""
     drawn = drawings(view.charts) if available() else {}
     return _template().render(

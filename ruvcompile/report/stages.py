@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ruvcompile.report.contents import Alternative, Figures, StageFigures
 from ruvcompile.report.graph import Costed
 from ruvcompile.report.run import Run
-from ruvrun.manifest import PACKED
+from ruvrun.manifest import PACKED, Manifest
 
 OWN = "its process"
 NODES = "other nodes"
@@ -72,14 +72,20 @@ def _told_apart(figures: Figures, units: Sequence[Costed]) -> tuple[str, ...]:
     return tuple(sorted(sums, key=lambda part: (-sums[part], part))[:_NAMED])
 
 
-def memory(figures: Figures) -> list[Part]:
-    """What the memory of each stage's process holds at its peak."""
+def memory(figures: Figures, manifest: Manifest) -> list[Part]:
+    """What the memory of each stage's process holds at its peak.
+
+    Of a build whose manifest does not tell it, the weights are taken as they were reckoned then, and the rest of the
+    whole is the runtime's.
+    """
     found = []
     for index, stage in enumerate(figures.stages):
-        weights = stage.resident_bytes or int(stage.weight_bytes * PACKED)
-        known = weights + stage.kv_bytes + stage.activation_bytes
-        runtime = stage.runtime_bytes or max(0, stage.predicted_rss_bytes - known)
-        sizes = (weights, stage.kv_bytes, stage.activation_bytes, runtime)
+        expected = manifest.plan.of(stage.node)
+        if expected is not None:
+            sizes = (expected.weight_bytes, stage.kv_bytes, expected.working_bytes, expected.runtime_bytes)
+        else:
+            weights = int(stage.weight_bytes * PACKED)
+            sizes = (weights, stage.kv_bytes, 0, max(0, stage.predicted_rss_bytes - weights - stage.kv_bytes))
         found += [Part(index, what, size) for what, size in zip(MEMORY, sizes, strict=True) if size]
     return found
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ruvcompile.report.charts.curves import chunks_chart, rows_chart, timeline_chart
 from ruvcompile.report.charts.frame import Chart
-from ruvcompile.report.charts.graph import largest_chart, operators_chart, profile_chart
+from ruvcompile.report.charts.graph import largest_chart, operators_chart, profile_chart, scopes_chart
 from ruvcompile.report.charts.stages import choices_chart, memory_chart, times_chart
 from ruvcompile.report.contents import Figures
 from ruvcompile.report.facts import Source, Way, beside, sources, ways
-from ruvcompile.report.graph import Costed, costed, largest, operators, profile
+from ruvcompile.report.graph import Costed, costed, largest, operators, profile, scopes
 from ruvcompile.report.run import Run, planned_ms, planned_per_s, rows_of
 from ruvcompile.report.stages import Choice, Part, choices, in_order, memory, name_of, times
 from ruvcompile.simulate import timeline
@@ -60,13 +60,13 @@ class View:
         return sum(part.value for part in self.memory if (part.stage, part.what) == (index, what))
 
 
-def view(figures: Figures, costs: CostTable, manifest: Manifest, run: Run | None) -> View:
+def view_of(figures: Figures, costs: CostTable, manifest: Manifest, run: Run | None) -> View:
     """Everything that is shown of a build, and of a run of it."""
     units = costed(figures, costs, manifest)
     most, rest = largest(units)
     ops = operators(units)
     compared = choices(figures)
-    time_parts, memory_parts = times(figures, units), memory(figures)
+    time_parts, memory_parts = times(figures, units), memory(figures, manifest)
     rows = rows_of(figures, run) if run else figures.rows
     planned, measured, peaks = {}, {}, {}
     if run is not None:
@@ -85,7 +85,8 @@ def view(figures: Figures, costs: CostTable, manifest: Manifest, run: Run | None
         layers = any(unit.layer is not None for unit in units)
         made += [profile_chart(figures, profile(units), layers), operators_chart(ops, figures.decoder)]
         if not layers:
-            made.append(largest_chart(figures, most, rest))
+            found = scopes(units)
+            made += [largest_chart(figures, most, rest), scopes_chart(found) if found else None]
     if figures.forecast is not None:
         made += _foreseen(figures)
     return View(

@@ -55,9 +55,9 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The report of SmolLM2 or of the OCR detector, each in two stages."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "decoder":
-        build(smollm2_path(), folder / "dist", context=256, streams=2)
+        build(smollm2_path(), folder / "dist", stages=2, context=256, streams=2)
     else:
-        build(MODELS / "ch_PP-OCRv4_det_infer.onnx", folder / "dist")
+        build(MODELS / "ch_PP-OCRv4_det_infer.onnx", folder / "dist", stages=2)
     return folder / "dist" / "report.html"
 
 

@@ -157,6 +157,23 @@ def operators_chart(found: Sequence[tuple[str, int, float]], decoder: bool) -> C
     return Chart("operators", "Cost per operator", says, len(values), spec)
 
 
+def scopes_chart(found: Sequence[tuple[str, int, float]]) -> Chart:
+    """What each layer of a graph costs, in the order of computation."""
+    total = sum(ms for _, _, ms in found)
+    values = [
+        {"scope": scope, "ms": ms, "text": f"{show_ms(ms)} ({ms / total:.0%})" if total else show_ms(ms)}
+        | {"says": f"{scope}, {count} units: {show_ms(ms)} ms"}
+        for scope, count, ms in found
+    ]
+
+    def spec(size: Size) -> Spec:
+        order = [scope for scope, _, _ in found]
+        return _ranked(size, values, "scope", order, max(ms for _, _, ms in found), "ms per call", None)
+
+    says = "The graph's layers, as its names tell them, in the order of computation."
+    return Chart("scopes", "Cost per layer", says, len(values), spec)
+
+
 def _ranked(
     size: Size,
     values: Sequence[Spec],
@@ -166,7 +183,7 @@ def _ranked(
     title: str,
     colour: tuple[str, Spec] | None,
 ) -> Spec:
-    """Bars below each other, the longest first, with their figures at their ends."""
+    """Bars below each other, in this order, with their figures at their ends."""
     y = {"field": field, "type": "nominal", "sort": list(order), "title": None}
     named = y | {"axis": {"labelLimit": 150 if size.narrow else size.label}}  # names are what this chart is about
     x = {"field": "ms", "type": "quantitative"}

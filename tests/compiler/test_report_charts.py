@@ -1,0 +1,156 @@
+"""The drawings: as many marks as there are facts, the same bytes every time, and names that stay text."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from ruvcompile.report import page as pages
+from ruvcompile.report.charts.frame import SIZES, Chart, show_ms, show_rate
+from ruvcompile.report.contents import Figures, UnitPlace
+from ruvcompile.report.draw import draw
+from ruvcompile.report.run import Run, RunStage
+from ruvcompile.report.view import LONGEST_TIMELINE, View, view_of
+from tests.compiler.reports import costs, figures, forecast, graph_figures, manifest
+
+OTHERS = [
+    {"shape": {"replicas": number, "stages": 2}, "fits": True, "tokens_per_s": 50.0 + number, "tokens_per_s_one": 9.0}
+    for number in range(1, 9)
+]
+AXES = {"axis", "X-axis", "Y-axis", "legend"}
+
+
+def seen(plan: Figures, run: Run | None = None) -> View:
+    table = costs() if plan.decoder else costs(Conv=2.0, Add=0.5)
+    return view_of(plan, table, manifest(plan), run)
+
+
+def foreseen(plan: Figures) -> Figures:
+    return msgspec.structs.replace(plan, forecast=forecast(plan))
+
+
+def marks(svg: str) -> list[ElementTree.Element]:
+    """The marks of a drawing that stand for something: what is called something, axes and legends aside."""
+    root = ElementTree.fromstring(svg.replace("xlink:href", "href"))
+    found = [each for each in root.iter() if each.tag in ("path", "text", "line", "rect") and each.get("aria-label")]
+    return [each for each in found if each.get("aria-roledescription") not in AXES]
+
+
+def drawn(chart: Chart) -> dict[str, str]:
+    return {size.name: draw(chart.spec(size), f"{chart.id}-{size.name}") for size in SIZES}
+
+
+PLANS = {
+    "two stages": foreseen(figures(alternatives=OTHERS[:1])),
+    "many": foreseen(figures(layers=80, stages=4, replicas=4, alternatives=OTHERS)),
+    "whole": foreseen(figures(layers=2, stages=1, alternatives=[])),
+    "graph": foreseen(graph_figures(37)),
+    "old": msgspec.structs.replace(figures(), units=[], cuts=[]),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_chart_has_the_marks_that_it_says(name: str) -> None:
+    charts = seen(PLANS[name]).charts
+    assert {"times", "memory"} <= charts.keys()
+    for chart in charts.values():
+        for size, svg in drawn(chart).items():
+            found = marks(svg)
+            assert len(found) == chart.marks, (chart.id, size)
+            assert all(mark.find("title").text == mark.get("aria-label") for mark in found), chart.id
+
+
+def test_which_charts_there_are() -> None:
+    decoder = {"times", "memory", "choices", "profile", "operators", "rows", "chunks", "timeline"}
+    assert seen(PLANS["two stages"]).charts.keys() == decoder
+    assert seen(PLANS["whole"]).charts.keys() == decoder - {"choices"}
+    graph = {"times", "memory", "choices", "profile", "operators", "largest", "scopes", "timeline"}
+    assert seen(PLANS["graph"]).charts.keys() == graph
+    assert seen(PLANS["old"]).charts.keys() == {"times", "memory", "choices"}
+
+
+def test_a_run_stands_beside_every_stage_it_tells_of() -> None:
+    plan = PLANS["two stages"]
+    stages = [RunStage("pi-0-0", measured_ms=4.0, peak_rss_bytes=2**27), RunStage("pi-0-1")]
+    charts = seen(plan, Run(stages, tokens_per_s=1.0, streams=8)).charts
+    (wide, _) = drawn(charts["times"]).values()
+    told = [mark.get("aria-label") or "" for mark in marks(wide)]
+    assert [each for each in told if "measured" in each] == ["stage 0 · pi-0-0: 4.00 ms measured"]
+    assert not any("lower bound" in each for each in told)
+    # A run of 8 streams has steps of 4 rows, for which the forecast says 5 ms on each stage.
+    planned = [float(re.search(r"([\d.]+) ms planned", each)[1]) for each in told if "pi-0-1" in each]
+    assert sum(planned) == pytest.approx(5.0, rel=0.01)
+    told = [mark.get("aria-label") or "" for mark in marks(drawn(charts["memory"])["wide"])]
+    assert "stage 0 · pi-0-0: peak of the run 128.0 MiB" in told
+
+
+def test_the_same_chart_is_the_same_bytes_and_its_names_are_of_the_page() -> None:
+    chart = seen(PLANS["graph"]).charts["times"]
+    clipped = chart.spec(SIZES[0])
+    clipped["layer"][0]["mark"]["clip"] = True  # Vega counts the names of its clips through all it has drawn
+    first = draw(clipped, "one")
+    assert 'id="one-0"' in first
+    assert "url(#one-0)" in first
+    assert draw(clipped, "one") == first
+    assert draw(clipped, "two") == first.replace("one-", "two-")
+
+
+def test_a_name_from_a_model_is_text() -> None:
+    name = "</title></svg><script>alert('1')</script>&\"\\ \u00e4"
+    places = [
+        UnitPlace(name if not place.stage else place.name, place.key, place.stage, place.ops)
+        for place in graph_figures(8).units
+    ]
+    plan = msgspec.structs.replace(graph_figures(8), units=places)
+    for chart in seen(plan).charts.values():
+        for svg in drawn(chart).values():
+            assert "<script" not in svg
+            ElementTree.fromstring(svg.replace("xlink:href", "href"))
+    labels = [mark.get("aria-label") or "" for mark in marks(drawn(seen(plan).charts["largest"])["wide"])]
+    assert any(label.startswith(name) for label in labels)
+
+
+def test_texts_and_colours_come_from_the_page() -> None:
+    for name in ("two stages", "graph"):
+        for chart in seen(PLANS[name]).charts.values():
+            for svg in drawn(chart).values():
+                painted = set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg))
+                assert {colour for colour in painted if not colour.startswith("var(--")} <= {"none", "transparent"}, (
+                    chart.id
+                )
+
+
+def test_the_timeline_is_as_long_as_can_be_read() -> None:
+    assert seen(PLANS["many"]).charts["timeline"].marks == LONGEST_TIMELINE
+    chart = seen(PLANS["two stages"]).charts["timeline"]
+    told = [mark.get("aria-label") or "" for mark in marks(drawn(chart)["narrow"])]
+    assert any(each.startswith("stage 1 · pi-0-1: prompt") for each in told)
+    assert any(each.startswith("stage 0 · pi-0-0: one token each") for each in told)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0"), (0.0004, "< 0.001"), (0.0316, "0.032"), (1.234, "1.23"), (12.34, "12.3"), (12345.6, "12,346")],
+)
+def test_a_time_has_as_many_digits_as_are_worth_reading(ms: float, text: str) -> None:
+    assert show_ms(ms) == text
+
+
+def test_a_rate_is_a_plain_number() -> None:
+    assert (show_rate(3.14159), show_rate(1234.5)) == ("3.1", "1,234")
+
+
+def test_without_the_extra_there_are_tables_and_the_way_to_get_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = PLANS["two stages"]
+    whole = pages.page_of(manifest(plan), costs(), seen(plan))
+    assert whole.count("<svg") == 2 * len(seen(plan).charts)
+    monkeypatch.setattr(pages, "available", lambda: False)
+    bare = pages.page_of(manifest(plan), costs(), seen(plan))
+    assert "<svg" not in bare
+    assert "pip install &#39;ruvcompile[report]&#39;" in bare or "pip install 'ruvcompile[report]'" in bare
+    assert "pip install" not in whole
+    for told in (plan.verdict, "pi-0-1", "cut 0", "Alternatives"):
+        assert told in bare

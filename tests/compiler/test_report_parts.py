@@ -1,0 +1,232 @@
+"""What a report shows, as data: nothing is left out, counted twice, or put where it is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ruvcompile.report.contents import Figures
+from ruvcompile.report.facts import sources, ways
+from ruvcompile.report.graph import LARGEST, PROFILE, costed, largest, operators, profile, scopes
+from ruvcompile.report.run import Run, RunStage, planned_ms, planned_per_s, rows_of
+from ruvcompile.report.stages import MEMORY, choices, in_order, memory, name_of, times
+from ruvrun.manifest import PACKED, Expected
+from tests.compiler.reports import PARTS, costs, figures, forecast, graph_figures, manifest
+
+
+def test_every_unit_has_the_cost_of_its_row() -> None:
+    plan = figures(layers=3)
+    units = costed(plan, costs(), manifest(plan))
+    assert [unit.name for unit in units] == [place.name for place in plan.units]
+    assert {unit.name: unit.ms for unit in units} == {place.name: PARTS[place.key] for place in plan.units}
+    assert [unit.layer for unit in units] == [None, 0, 0, 1, 1, 2, 2, None]
+
+
+def test_costs_are_of_the_planned_rows() -> None:
+    plan = figures(rows=4)
+    assert {unit.name: unit.ms for unit in costed(plan, costs(), manifest(plan))}["head"] == 2 * PARTS["head"]
+
+
+def test_a_row_of_other_threads_or_company_is_the_second_choice() -> None:
+    plan = figures()
+    (row, *others) = costs().unit
+    wide = msgspec.structs.replace(row, threads=4, ms=9.0)
+    other = msgspec.structs.replace(row, target="pi5", ms=8.0)
+    busy = msgspec.structs.replace(row, beside=2, ms=7.0, curve=[])
+    table = msgspec.structs.replace(costs(), unit=[wide, row, other, busy, *others])
+    assert costed(plan, table, manifest(plan))[0].ms == 7.0
+    table = msgspec.structs.replace(costs(), unit=[other, *others])
+    assert "embed" not in [unit.name for unit in costed(plan, table, manifest(plan))]
+
+
+def test_a_profile_of_layers_has_a_place_for_each() -> None:
+    plan = figures(layers=4)
+    bars = profile(costed(plan, costs(), manifest(plan)))
+    assert [(bar.label, bar.first, bar.part) for bar in bars[:4]] == [
+        ("embedding", 0, "embedding"),
+        ("layer 0", 1, "attention"),
+        ("layer 0", 1, "MLP"),
+        ("layer 1", 2, "attention"),
+    ]
+    assert (bars[-1].label, bars[-1].first, bars[-1].stage) == ("output head", 5, 1)
+
+
+@pytest.mark.parametrize("count", [2, 7, PROFILE, PROFILE + 1, 5 * PROFILE + 3])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_a_profile_holds_every_unit_once_and_no_bar_spans_a_cut(count: int, stages: int) -> None:
+    plan = graph_figures(count, min(stages, count))
+    units = costed(plan, costs(Conv=2.0, Add=0.5), manifest(plan))
+    bars = profile(units)
+    assert len(bars) <= PROFILE + stages
+    assert [number for bar in bars for number in range(bar.first, bar.last + 1)] == list(range(count))
+    for bar in bars:
+        held = units[bar.first : bar.last + 1]
+        assert {unit.stage for unit in held} == {bar.stage}
+        assert bar.ms == pytest.approx(sum(unit.ms for unit in held))
+
+
+def test_the_largest_units_and_the_rest_are_all_of_them() -> None:
+    plan = graph_figures(50)
+    units = costed(plan, costs(Conv=2.0, Add=0.5), manifest(plan))
+    most, rest = largest(units)
+    assert (len(most), len(rest)) == (LARGEST, 30)
+    assert min(unit.ms for unit in most) >= max(unit.ms for unit in rest)
+    assert sorted(unit.name for unit in (*most, *rest)) == sorted(unit.name for unit in units)
+
+
+def test_operators_are_counted_over_the_whole_graph() -> None:
+    plan = figures(layers=5)
+    units = costed(plan, costs(), manifest(plan))
+    found = operators(units)
+    whole = sum(unit.row.ms for unit in units)
+    assert found[0] == ("MatMul", 12, pytest.approx(0.75 * whole))
+    assert sum(ms for _, _, ms in found) == pytest.approx(whole)
+    few = operators(units, count=2)
+    assert [name for name, _, _ in few] == ["MatMul", "mlp", "3 other operators"]
+    assert sum(ms for _, _, ms in few) == pytest.approx(whole)
+
+
+def test_scopes_are_a_graphs_layers() -> None:
+    plan = graph_figures(40)
+    found = scopes(costed(plan, costs(Conv=2.0, Add=0.5), manifest(plan)))
+    assert found == [(f"block.{number}", 4, 5.0) for number in range(10)]
+    places = [msgspec.structs.replace(place, name=place.name.split("/")[-1]) for place in plan.units]
+    flat = msgspec.structs.replace(plan, units=places)
+    assert scopes(costed(flat, costs(Conv=2.0), manifest(flat))) == []
+
+
+@pytest.mark.parametrize("predicted", [0.5, 3.0, 50.0])
+def test_the_parts_of_a_stage_add_up_to_its_time(predicted: float) -> None:
+    plan = figures(stages=2, replicas=2)
+    plan = msgspec.structs.replace(
+        plan, stages=[msgspec.structs.replace(stage, predicted_ms=predicted) for stage in plan.stages]
+    )
+    parts = times(plan, costed(plan, costs(), manifest(plan)))
+    for index in range(4):
+        assert sum(part.value for part in parts if part.stage == index) == pytest.approx(predicted, rel=2e-3)
+    assert [(part.what, part.value) for part in parts if part.stage == 0] == [
+        (part.what, part.value) for part in parts if part.stage == 2
+    ]  # the first stage of each pipeline holds the same
+    assert ("its process" in {part.what for part in parts}) == (predicted == 50.0)
+
+
+def test_of_a_graph_the_operators_that_cost_most_are_told_apart() -> None:
+    plan = graph_figures(60, ops=("A", "B", "C", "D", "E", "F"))
+    units = costed(plan, costs(A=0.01, B=0.02, C=0.03, D=0.04, E=0.05, F=0.06), manifest(plan))
+    assert {part.what for part in times(plan, units)} == {"F", "E", "D", "C", "other nodes", "its process"}
+
+
+def test_memory_is_told_in_parts() -> None:
+    plan = figures()
+    first, second = plan.stages
+    expected = [Expected(node=first.node, weight_bytes=70 << 20, working_bytes=5 << 20, runtime_bytes=52 << 20)]
+    parts = memory(plan, manifest(plan, expected))
+    told = {(part.stage, part.what): part.value for part in parts}
+    assert [told[0, what] for what in MEMORY] == [70 << 20, first.kv_bytes, 5 << 20, 52 << 20]
+    assert told[1, "weights"] == int(second.weight_bytes * PACKED)  # as an older plan reckoned
+    assert sum(size for (stage, _), size in told.items() if stage == 1) == second.predicted_rss_bytes
+    assert (1, "activations") not in told
+
+
+def test_the_plan_comes_first_and_then_the_fastest() -> None:
+    others = [
+        {"shape": {"replicas": 1, "stages": 1}, "fits": True, "tokens_per_s": 40.0, "tokens_per_s_one": 40.0},
+        {"shape": {"replicas": 2, "stages": 1}, "fits": True, "tokens_per_s": 200.0, "tokens_per_s_one": 90.0},
+        {"shape": {"replicas": 1, "stages": 2}, "fits": True, "tokens_per_s": 170.0},
+        {"shape": {"replicas": 1, "stages": 4}, "fits": False},
+    ]
+    found = choices(figures(alternatives=others))
+    assert [(choice.label, choice.chosen, choice.many) for choice in found] == [
+        ("2 stages (the plan)", True, 160.0),
+        ("2 pipelines of 1 stage", False, 200.0),
+        ("2 stages, cut elsewhere", False, 170.0),
+        ("1 stage", False, 40.0),
+    ]
+
+
+def test_several_pipelines_have_stages_of_their_own() -> None:
+    plan = figures(stages=2, replicas=2)
+    assert [name_of(plan, stage) for stage in plan.stages] == [
+        "stage 0.0 · pi-0-0",
+        "stage 0.1 · pi-0-1",
+        "stage 1.0 · pi-1-0",
+        "stage 1.1 · pi-1-1",
+    ]
+    run = Run([RunStage(stage.node) for stage in reversed(plan.stages)])
+    assert in_order(run, plan) == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("streams", "rows", "per_s"),
+    # Two pipelines of two stages in which k rows take 1 + k ms each: a round is the longer of all steps on one stage
+    # and of one step on all.
+    [(1, 1, 250.0), (4, 1, 1000.0), (8, 2, 1e3 * 8 / 6), (16, 4, 1600.0), (6, 2, 1e3 * 3 / 6 * 2)],
+)
+def test_a_run_is_held_against_the_plan_for_its_own_streams(streams: int, rows: int, per_s: float) -> None:
+    plan = figures(stages=2, replicas=2)
+    known = msgspec.structs.replace(plan, forecast=forecast(plan))
+    run = Run([], streams=streams)
+    assert rows_of(known, run) == rows
+    assert planned_per_s(known, streams) == pytest.approx(per_s)
+    if rows != known.rows:
+        assert planned_ms(known, 3, rows) == 1 + rows
+    assert planned_ms(plan, 3, rows) == plan.stages[3].predicted_ms
+    assert planned_per_s(plan, streams) == plan.per_s
+
+
+def test_ways_lead_from_the_head_through_every_stage_and_back() -> None:
+    plan = figures(stages=2)
+    known = msgspec.structs.replace(plan, forecast=forecast(plan))
+    assert [(way.sender, way.receiver) for way in ways(known)] == [
+        ("head on elsewhere", "pi-0-0"),
+        ("pi-0-0", "pi-0-1"),
+        ("pi-0-1", "head on elsewhere"),
+    ]
+    assert ways(plan) == []
+
+
+def test_who_measured_is_told_with_the_spread() -> None:
+    (source,) = sources(costs())
+    assert (source.cpu, source.rows, source.median, source.largest) == ("fast", 4, 0.02, 0.02)
+
+
+def test_what_gather_and_the_forecast_add_comes_back_as_it_was() -> None:
+    plan = figures(stages=3, replicas=2)
+    known = msgspec.structs.replace(plan, forecast=forecast(plan))
+    assert msgspec.json.decode(json.dumps(msgspec.to_builtins(known)), type=Figures) == known
+
+
+def test_colours_stand_out_by_day_and_by_night() -> None:
+    """Graphic parts against the page, as WCAG 2.1 counts contrast: at least 3."""
+    style = resources.files("ruvcompile.report").joinpath("report.css").read_text("utf-8")
+    day, night = re.findall(r"^ *:root \{(.*?)\}", style, re.DOTALL | re.MULTILINE)[:2]
+    for scheme in (day, night):
+        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", scheme))
+        assert len(colours) == 20
+        for name, colour in colours.items():
+            if name not in ("paper", "box", "grid"):
+                least = 4.5 if name in ("ink", "faint", "stage-0") else 2.9 if name.startswith("part") else 3.0
+                assert _contrast(colour, colours["paper"]) >= least, (name, colour)
+
+
+def _contrast(one: str, other: str) -> float:
+    bright, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_plan_of_the_first_version_is_read() -> None:
+    path = Path(__file__).parents[1] / "data" / "formats" / "v1" / "plan.json"
+    plan = msgspec.json.decode(path.read_bytes(), type=Figures)
+    assert [stage.node for stage in plan.stages] == ["pi-0", "pi-1"]
+    assert (plan.rows, plan.units, plan.cuts, plan.forecast) == (1, [], [], None)
