@@ -71,11 +71,9 @@ def _short(desk: Desk, solution: Solution, ways: list[str]) -> FitError:
     unreserved = member.node.usable(whole)
     sharers = round(unreserved / room) if room else 1
     shared = f", shared by {sharers} nodes" if sharers > 1 else ""
-    shape = solution.shape
-    asked = "" if shape == Shape(1, 1) else f" of {shape.stages}"
     return FitError(
         "fleet-memory-short",
-        f"stage {place}{asked} needs {show_bytes(need)} on {member.name}, which has {show_bytes(room)} usable",
+        f"stage {place} needs {show_bytes(need)} on {member.name}, which has {show_bytes(room)} usable",
         context=[
             f"{', '.join(detail)}; {show_bytes(whole)} installed, {show_bytes(whole - unreserved)} reserved{shared}"
         ],
