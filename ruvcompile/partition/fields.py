@@ -101,7 +101,7 @@ def fields_of(task: Task, lattice: Lattice, stages: int) -> Fields:
     legal = crossing[:, 1] == 0
     legal[[0, count - 1]] = True
     opens = tuple((legal & (crossing[:, 2 + marks.index(kind)] == 0)) if kind in marks else legal for kind in kinds)
-    barred = tuple(_barred(task, kind) for kind in kinds)
+    barred = tuple(barred_items(task, kind) for kind in kinds)
     times = np.array([kind.item_ms for kind in task.kinds], np.float64).T.reshape(len(task.item_bytes), len(kinds))
     work = summed(lattice, times)
     moved = [kind.byte_ms * crossing[:, 0] for kind in task.kinds]
@@ -121,8 +121,8 @@ def fields_of(task: Task, lattice: Lattice, stages: int) -> Fields:
     )
 
 
-def _barred(task: Task, kind: int) -> Bools | None:
-    """Items that a kind may not hold: by themselves, or for what they make."""
+def barred_items(task: Task, kind: int) -> Bools | None:
+    """Items that a kind may not hold, by themselves or for what they make; None: it may hold all."""
     found = np.zeros(len(task.item_bytes), bool)
     found[list(task.kinds[kind].barred)] = True
     for value in task.values:
@@ -259,4 +259,4 @@ def _met(lattice: Lattice, readers: Sequence[int]) -> tuple[Bools, Bools]:
     return found[0], found[1]
 
 
-__all__ = ["Fields", "Limits", "fields_of", "needs_of", "summed"]
+__all__ = ["Bools", "Fields", "Floats", "Ints", "Limits", "barred_items", "fields_of", "needs_of", "summed"]

@@ -31,7 +31,9 @@ Ints = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]
 
 _WIDEST_WAIST = 16
-_LONGEST = 4096
+_MOST_BYTES = 2**28
+"""For the bits of one block's downsets."""
+LONGEST = 4096
 """Rounds that a search has the time for; each costs tens of microseconds whatever its size."""
 
 
@@ -110,23 +112,30 @@ class Lattice:
 
 def lattice_of(needs: Sequence[Sequence[int]], limit: int) -> Lattice | None:
     """The downsets of items of which item i needs ``needs[i]``, all before it; None for more than ``limit``."""
-    waists = _waists(needs)
+    waists = waists_of(needs)
     known: dict[tuple[tuple[int, ...], ...], Shape | None] = {}
     shapes: list[Shape] = []
     total = 1
     for first, last in pairwise(waists):
         inner = tuple(tuple(need - first for need in needs[item] if need >= first) for item in range(first, last))
         if inner not in known:
-            known[inner] = _shape(inner, limit - total)
+            known[inner] = _shape(inner, min(limit - total, _MOST_BYTES // (1 + len(inner) // 8)))
         shape = known[inner]
         total += len(shape.bits) if shape is not None else limit
-        if shape is None or total > limit or len(shape.levels) > _LONGEST:
+        if shape is None or total > limit:
             return None
         shapes.append(shape)
     return _glued(np.array(waists), tuple(shapes))
 
 
-def _waists(needs: Sequence[Sequence[int]]) -> list[int]:
+def downset_count(needs: tuple[tuple[int, ...], ...], limit: int) -> int:
+    """How many downsets there are, the empty one not counted; ``limit + 1`` for more than that."""
+    lattice = lattice_of(needs, limit + 1)
+    return limit + 1 if lattice is None else lattice.count - 1
+
+
+def waists_of(needs: Sequence[Sequence[int]]) -> list[int]:
+    """The sizes of the waists, 0 and all items included."""
     count = len(needs)
     readers: list[list[int]] = [[] for _ in range(count)]
     for item, own in enumerate(needs):
@@ -144,7 +153,8 @@ def _waists(needs: Sequence[Sequence[int]]) -> list[int]:
             missing[reader] -= 1
             if not missing[reader]:
                 ready.add(reader)
-        if len(ends) <= _WIDEST_WAIST and all(len(ready.intersection(readers[end])) == len(ready) for end in ends):
+        narrow = item == count - 1 or len(ends) <= _WIDEST_WAIST
+        if narrow and all(len(ready.intersection(readers[end])) == len(ready) for end in ends):
             found.append(item + 1)
     return found
 
@@ -201,7 +211,9 @@ def _sorted(tops: Round) -> Round:
 
 
 def _shape(needs: tuple[tuple[int, ...], ...], limit: int) -> Shape | None:
-    """The lattice of a block by itself; None when it has more than ``limit`` downsets."""
+    """The lattice of a block by itself; None when it has more than ``limit`` downsets, or too many levels."""
+    if len(needs) > LONGEST:
+        return None
     if len(needs) == 1:
         zero = np.zeros(1, np.int64)
         return Shape(np.zeros((1, 1), np.uint64), (), Round(np.ones(1, np.int64), zero, zero, zero))

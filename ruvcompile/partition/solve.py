@@ -25,6 +25,9 @@ from ruvcompile.partition.ties import quickest
 from ruvcompile.partition.trial import Nodes, Path, Search
 from ruvcompile.partition.weigh import evaluate, objections
 
+_MOST, _FEWEST, _NUMBERS = 100_000, 2_000, 40_000_000
+"""Downsets that are searched, at most and at least; and numbers that a trial may keep: one per downset and state."""
+
 
 def best(task: Task, stages: int | None = None) -> Partition | None:
     """The best partition into ``stages`` stages (None: into any number); None where there is none.
@@ -66,7 +69,7 @@ def _renamed(answer: Partition, places: Sequence[int]) -> Partition:
 
 def _answered(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partition | None]:
     fewest = min(sum(nodes) for question in questions for nodes in question)
-    ground = ground_of(task)
+    ground = ground_of(task, _room(questions))
     fields = fields_of(ground.task, ground.lattice, fewest)
     rows = rows_of(task)
     simple = [min(lower_bound(task, rows, nodes) for nodes in question) for question in questions]
@@ -89,6 +92,13 @@ def _answered(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partitio
             held = None if path is None else _weighed(task, ground, path)
             answers[number] = held and held.proven(known.bound_ms, exact=False)
     return answers
+
+
+def _room(questions: Sequence[Sequence[Nodes]]) -> int:
+    """How many downsets there may be: the more states, the fewer."""
+    parts = {part for question in questions for nodes in question for part in product(*(range(n + 1) for n in nodes))}
+    states = sum(sum(number > 0 for number in part) for part in parts)
+    return max(_FEWEST, min(_MOST, _NUMBERS // max(states, 1)))
 
 
 def _weighed(task: Task, ground: Ground, path: Path) -> Partition:
@@ -128,7 +138,7 @@ class _Answers:
             span = min(spans_open, key=lambda each: each.low)
             self._try(_between(span), spans_open)
         self.proven = [span.high for span in spans]
-        self.paths = [span.path and quickest(search, span.high, span.nodes, span.path) for span in spans]
+        self.paths = [span.path and quickest(search, span.nodes, span.path) for span in spans]
 
     def _try(self, bound: float, spans: Sequence[_Interval]) -> None:
         """Narrow every interval that ``bound`` says something about."""

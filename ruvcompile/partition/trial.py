@@ -51,6 +51,7 @@ class Search:
 
     def __init__(self, fields: Fields, limits: tuple[Limits | None, ...]) -> None:
         self.fields = fields
+        self.limits = limits
         self._kinds = range(len(fields.task.kinds))
         self._sweeps = [Sweep(fields, kind, limits[kind]) for kind in self._kinds]
         last = np.arange(fields.lattice.count)
