@@ -49,7 +49,8 @@ SIZES = {
 def build(model: Path, nodes: str, directory: Path) -> dict[str, Any]:
     """One build; wall-clock and CPU seconds, bytes of its largest process, and what it says of itself."""
     program = str(Path(sys.executable).with_name("ruvcompile"))
-    place = ["--target", "host", "--nodes", nodes, "--output", str(directory / "dist")]
+    stages = nodes if nodes.isdigit() else str(nodes.count(",") + 1)
+    place = ["--target", "host", "--nodes", nodes, "--stages", stages, "--output", str(directory / "dist")]
     # Nodes with names are other machines, like this one: four stages of a 70B have no room on one of 24 GiB.
     space = ["--context", "2048", "--streams", "1"]
     command = [program, "build", str(model), *place, *space, "--quant", "int4", "--json"]

@@ -56,7 +56,7 @@ def save(nodes: Sequence[NodeProto], weights: Sequence[TensorProto], path: Path)
 def plan_once(path: Path) -> dict[str, float]:
     """One plan of two stages; wall-clock seconds, seconds of all cores, and bytes of the largest process."""
     program = str(Path(sys.executable).with_name("ruvcompile"))
-    command = [program, "plan", str(path), "--target", "host", "--nodes", "2", "--quiet"]
+    command = [program, "plan", str(path), "--target", "host", "--nodes", "2", "--stages", "2", "--quiet"]
     began = time.perf_counter()
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     _, status, used = os.wait4(child.pid, 0)

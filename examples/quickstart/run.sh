@@ -13,8 +13,8 @@ model=$("$python" examples/fetch_models.py smollm2)
 dist=$PWD/.cache/quickstart/dist
 bin=$PWD/.cache/quickstart/venv/bin
 
-echo "== ruvcompile build $(basename "$model") --target host --nodes 2"
-"$bin/ruvcompile" build "$model" --target host --nodes 2 --output "$dist"
+echo "== ruvcompile build $(basename "$model") --target host --nodes 2 --stages 2"
+"$bin/ruvcompile" build "$model" --target host --nodes 2 --stages 2 --output "$dist"
 
 echo "== ruvrun serve $dist/manifest.toml"
 exec "$python" examples/quickstart/ask.py "$bin/ruvrun" "$dist/manifest.toml" "$question"

@@ -17,12 +17,13 @@ from ruvrun.manifest import Manifest, load_manifest
 
 
 def options(model: Path, output: Path, **flags: Any) -> Options:
-    """Options as the command line makes them: two stages on two processes of this machine unless ``flags`` say
-    otherwise.
+    """Options as the command line makes them: a stage on each of two processes of this machine, or on each of the
+    ``nodes``, unless ``flags`` say otherwise.
     """
-    fleet: dict[str, Any] = {} if "fleet" in flags else {"target": "host", "nodes": "2"}
-    if not flags.keys() & {"fleet", "nodes", "stages", "replicas", "cut"}:
-        fleet["stages"] = 2
+    fleet: dict[str, Any] = {} if "fleet" in flags else {"target": "host", "nodes": "2"} | flags
+    if not fleet.keys() & {"fleet", "stages", "replicas", "cut"} and fleet:
+        nodes = str(fleet["nodes"])
+        fleet["stages"] = int(nodes) if nodes.isdigit() else nodes.count(",") + 1
     return resolve({"model": str(model), "output": str(output)} | fleet | flags, directory=output.parent)
 
 

@@ -222,7 +222,19 @@ def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 def test_the_disk_is_asked_before_anything_is_written(model, tmp_path, monkeypatch, capsys) -> None:
     free(monkeypatch, 64 << 20)
     monkeypatch.setattr(WeightStore, "put", lambda *_: pytest.fail("a weight was written"))
-    arguments = ["build", str(model), "--target", "host", "--nodes", "2", "--output", str(tmp_path / "dist"), "--json"]
+    arguments = [
+        "build",
+        str(model),
+        "--target",
+        "host",
+        "--nodes",
+        "2",
+        "--stages",
+        "2",
+        "--output",
+        str(tmp_path / "dist"),
+        "--json",
+    ]
     assert cli.run(arguments) == 7
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["ref"] == "disk-short"
@@ -266,7 +278,19 @@ def test_a_disk_that_fills_up_is_one_error_and_leaves_nothing(model, tmp_path, l
     """From the first weight on no file can grow beyond the limit, wherever the build then is."""
     build(model, tmp_path / "dist", quant="int8")
     before = (tmp_path / "dist" / "manifest.toml").read_bytes()
-    command = ["build", str(model), "--target", "host", "--nodes", "2", "-o", str(tmp_path / "dist"), "--quiet"]
+    command = [
+        "build",
+        str(model),
+        "--target",
+        "host",
+        "--nodes",
+        "2",
+        "--stages",
+        "2",
+        "-o",
+        str(tmp_path / "dist"),
+        "--quiet",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(limit), *command], capture_output=True, text=True, check=False
     )

@@ -57,7 +57,20 @@ def test_a_directory_is_built_and_run_from_the_command_line(tmp_path: Path) -> N
         return done
 
     built = json.loads(
-        run("ruvcompile", "build", model.name, "--target", "host", "--nodes", "2", "-o", "aus", "--json").stdout
+        run(
+            "ruvcompile",
+            "build",
+            model.name,
+            "--target",
+            "host",
+            "--nodes",
+            "2",
+            "--stages",
+            "2",
+            "-o",
+            "aus",
+            "--json",
+        ).stdout
     )
     assert len(built["stages"]) == 2
     told = run("ruvrun", "run", "aus/manifest.toml", "--prompt", "the cat", "--max-tokens", "12", "--json").stdout

@@ -139,9 +139,9 @@ def test_a_heavy_head_moves_the_cut_away_from_the_middle(model, folder, costs, t
 
 def test_the_objective_decides(model, folder, costs, tmp_path) -> None:
     """For one user a second node is only on the way."""
-    result = plan(model, folder, costs=(str(costs),), nodes="2", objective="latency")
+    result = plan(model, folder, costs=(str(costs),), fleet=fleet(folder, *THREE[:2]), objective="latency")
     assert result["shape"] == {"replicas": 2, "stages": 1}, "the same for one, and more for two"
-    forced = plan(model, folder, costs=(str(costs),), nodes="2", stages=2, objective="latency")
+    forced = plan(model, folder, costs=(str(costs),), stages=2, objective="latency")
     assert sum(stage["predicted_ms_one"] for stage in forced["stages"]) == pytest.approx(UNITS)
     assert forced["gap"] == 0.0
     assert forced["lower_bound_ms"] == pytest.approx(UNITS + HOPS)

@@ -231,7 +231,7 @@ def test_weights_in_files_are_built_without_being_read_into_memory(tmp_path, siz
     )
     (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
     main = [sys.executable, "-c", "from ruvcompile.cli import main; main()"]
-    flags = ["--target", "host", "--nodes", "2", "--json", "-q"]
+    flags = ["--target", "host", "--nodes", "2", "--stages", "2", "--json", "-q"]
     command = [*main, "build", "net.onnx", *flags]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

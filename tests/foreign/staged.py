@@ -51,7 +51,7 @@ def build(case: Case, folder: Path, nodes: int = 1) -> Path:
     with (folder / INPUTS).open("wb") as stream:
         write_npz(stream, {name: _bits(value) for name, value in case.inputs.items()})
     flags = {"model": str(folder / MODEL), "output": str(folder / DIST), "inputs": str(folder / INPUTS)}
-    steps.build(resolve(flags | {"target": "host", "nodes": str(nodes)}, directory=folder), Silent())
+    steps.build(resolve(flags | {"target": "host", "nodes": str(nodes), "stages": nodes}, directory=folder), Silent())
     return folder / DIST / "manifest.toml"
 
 

@@ -39,7 +39,17 @@ if not (ENVIRONMENT / ".complete").exists() and not os.environ.get("CI"):
 
 def build(name: str, directory: Path) -> tuple[dict[str, Any], str]:
     """Two stages of a model; the command's JSON, and what it told."""
-    command = [ENVIRONMENT / "bin" / "ruvcompile", "build", MODELS / name, "--target", "host", "--nodes", "2"]
+    command = [
+        ENVIRONMENT / "bin" / "ruvcompile",
+        "build",
+        MODELS / name,
+        "--target",
+        "host",
+        "--nodes",
+        "2",
+        "--stages",
+        "2",
+    ]
     made = subprocess.run(
         [*command, "--quant", "none", "--json", "-o", directory], capture_output=True, text=True, check=False
     )
