@@ -39,6 +39,8 @@ class Facts:
         barred: units that a node may not hold, by its name.
         held: nodes that alone may hold a value, by the value's name.
         rejected: nodes that the fleet's rules keep out, as in the JSON of ``plan``.
+        corrections: by how much the times of the tables are to be multiplied, unit by unit; empty: not at all
+            (``settle``).
     """
 
     program: Program
@@ -52,6 +54,7 @@ class Facts:
     barred: Mapping[str, frozenset[int]] = field(default_factory=dict)
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
     rejected: Sequence[Mapping[str, str]] = ()
+    corrections: tuple[float, ...] = ()
 
     @property
     def decoder(self) -> bool:

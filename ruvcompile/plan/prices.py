@@ -59,13 +59,19 @@ class Prices:
     def step_ms(self, member: Member, beside: int, rows: int) -> tuple[float, ...]:
         """Each unit's time in a step of ``rows`` rows."""
         depth = self.facts.depth if self.facts.decoder else None
-        return tuple(row.step_ms(rows, depth) if row.curve else row.ms * rows for row in self.rows(member, beside))
+        times = (row.step_ms(rows, depth) if row.curve else row.ms * rows for row in self.rows(member, beside))
+        return self._corrected(times)
 
     def chunk_ms(self, member: Member, beside: int, tokens: int, position: int = 0) -> tuple[float, ...]:
         """Each unit's time for ``tokens`` tokens of a prompt in one step, ``position`` tokens from its beginning."""
         if tokens == 1:
             return self.step_ms(member, beside, 1)
-        return tuple(row.prompt_ms(tokens) + _further(row, tokens, position) for row in self.rows(member, beside))
+        rows = self.rows(member, beside)
+        return self._corrected(row.prompt_ms(tokens) + _further(row, tokens, position) for row in rows)
+
+    def _corrected(self, times: Iterable[float]) -> tuple[float, ...]:
+        factors = self.facts.corrections
+        return tuple(ms * factor for ms, factor in zip(times, factors, strict=True)) if factors else tuple(times)
 
     def overhead(self, member: Member, beside: int) -> Overhead:
         """The process's own work on a member's machine; all zero where no table tells it."""
