@@ -16,21 +16,20 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 
 from ruvcompile import __version__, tables
 from ruvcompile.configuration import not_in_this_version
 from ruvcompile.errors import IntegrityError, MachineError, RuvError, UsageError, did_you_mean, raise_all
+from ruvcompile.flags import build_options, common
 from ruvcompile.options import OF_DECODERS, Options, resolve
 from ruvcompile.progress import Terminal
 from ruvcompile.targets import check_targets, fleet_targets, load_target, target_names
 from ruvcompile.workspace import REFUSALS
 
-LATER = ("probe", "profile")
-
-_F = TypeVar("_F", bound=Callable[..., Any])
+LATER = ("profile",)
 
 
 class _Commands(click.Group):
@@ -57,55 +56,9 @@ def root() -> None:
     """
 
 
-def _common(command: _F) -> _F:
-    for option in (
-        click.version_option(__version__, prog_name="ruvcompile"),
-        click.option("-v", "--verbose", is_flag=True, help="Say more on standard error."),
-        click.option("-q", "--quiet", is_flag=True, help="Only results and errors."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output."),
-    ):
-        command = option(command)
-    return command
-
-
-def _build_options(command: _F) -> _F:
-    options = (
-        click.argument("model", required=False),
-        click.option("--target", help="A kind of machine (see: ruvcompile targets); host is this machine."),
-        click.option("--nodes", help="How many equal nodes, or their host names with commas. [default: 1]"),
-        click.option("--fleet", help="fleet.toml: the machines one by one, instead of --target and --nodes."),
-        click.option("--stages", type=int, help="Force how many stages. [default: the plan chooses]"),
-        click.option("--replicas", type=int, help="Force how many pipelines. [default: the plan chooses]"),
-        click.option("--cut", help="Force the cut: tensor names with commas. [default: the plan chooses]"),
-        click.option(
-            "--quant",
-            help="auto (4 bits for decoders in 16 or 32, else as in the file), none, int8, int4. [default: auto]",
-        ),
-        click.option("--kv-type", help="Type of keys and values. [default: the target's]"),
-        click.option("--context", type=int, help="Tokens per sequence. [default: min(model, 4096)]"),
-        click.option("--streams", type=int, help="Sequences at once. [default: max(4, 2 x stages)]"),
-        click.option("--prompt-tokens", type=int, help="Prompt assumed for the time to first token. [default: 512]"),
-        click.option("--objective", help="throughput or latency. [default: throughput]"),
-        click.option("--inputs", help="Samples (.npz) for graphs with open shapes."),
-        click.option("--shape", multiple=True, help="NAME=1x3x640x640, for graphs with open shapes; repeatable."),
-        click.option("--costs", multiple=True, help="Measured cost tables; repeatable. [default: measured here]"),
-        click.option("--name", help="The model's name. [default: from the model]"),
-        click.option("--new-keys", is_flag=True, help="Make new link keys instead of the fleet's."),
-        click.option("--targets-dir", help="A folder with more targets."),
-        click.option("-o", "--output", help="Where the build goes. [default: dist]"),
-        *(
-            click.option(f"--{name}", default=None, hidden=True, is_flag=flag)
-            for name, flag in (("sign", False), ("wheels", False), ("allow-download", True))
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @root.command()
-@_build_options
-@_common
+@build_options
+@common
 def build(**flags: Any) -> None:
     """Build MODEL into one bundle per node.
 
@@ -123,10 +76,10 @@ def build(**flags: Any) -> None:
 
 
 @root.command()
-@_build_options
+@build_options
 @click.option("--simulate", is_flag=True, help="Run requests through the planned fleet, in simulation.")
 @click.option("--users", type=int, help="How many people use it at once, for --simulate.")
-@_common
+@common
 def plan(**flags: Any) -> None:
     """Measure MODEL and show what build would make of it; write nothing.
 
@@ -143,9 +96,37 @@ def plan(**flags: Any) -> None:
 
 
 @root.command()
+@click.argument("model", required=False)
+@click.option("--target", help="The kind of machine that is to be measured (see: ruvcompile targets).")
+@click.option("--quant", help="As for build: what is measured is what would run. [default: auto]")
+@click.option("--inputs", help="Samples (.npz) for graphs with open shapes.")
+@click.option("--shape", multiple=True, help="NAME=1x3x640x640, for graphs with open shapes; repeatable.")
+@click.option("--name", help="The model's name. [default: from the model]")
+@click.option("--targets-dir", help="A folder with more targets.")
+@click.option("-o", "--output", help="Where the probe goes. [default: probe]")
+@common
+def probe(output: str | None, **flags: Any) -> None:
+    """Write one small piece of MODEL of each distinct shape, to be measured before any model is copied.
+
+    Copy the folder to such a machine, run `ruvrun profile` on it there, and give the cost table it writes to build.
+    Large weights are not in it: they are drawn at random on the machine.
+
+    \b
+    Example:
+        ruvcompile probe model.gguf --target pi5 -o probe
+        ruvrun profile probe -o costs.toml                   (on a Raspberry Pi 5)
+        ruvcompile build model.gguf --target pi5 --nodes 4 --costs costs.toml
+    """
+    options, progress = _start({**flags, "nodes": "1", "output": output or "probe"}, unsaid=("objective",))
+    from ruvcompile import compile as steps
+
+    _finish(flags, steps.probe(options, progress), tables.probe_text)
+
+
+@root.command()
 @click.argument("manifest")
 @click.option("--model", help="The file the build came from. [default: as the manifest names it]")
-@_common
+@common
 def verify(manifest: str, model: str | None, **flags: Any) -> None:
     """Compare the staged model with the uncut one, and with the file it came from.
 
@@ -168,7 +149,7 @@ def verify(manifest: str, model: str | None, **flags: Any) -> None:
 @root.command()
 @click.argument("manifest")
 @click.option("--run", help="JSON of `ruvrun bench` with one number of streams: what really happened, beside the plan.")
-@_common
+@common
 def report(manifest: str, run: str | None, **flags: Any) -> None:
     """Write report.html beside MANIFEST again.
 
@@ -185,7 +166,7 @@ def report(manifest: str, run: str | None, **flags: Any) -> None:
 @root.command()
 @click.option("--check", is_flag=True, help="Check the data of every target; exit 3 if any is wrong.")
 @click.option("--targets-dir", help="A folder with more targets.")
-@_common
+@common
 def targets(check: bool, targets_dir: str | None, **flags: Any) -> None:
     """List the kinds of machines a model can be built for.
 

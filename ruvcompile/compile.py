@@ -14,7 +14,8 @@
 
 A model may be larger than the memory: no step has more of it there than a few layers.
 
-``plan`` ends after step 6 and writes nothing. ``verify`` compares a build with the uncut model and with its source.
+``plan`` ends after step 6 and writes nothing. ``probe`` writes one piece of each shape of what step 2 makes.
+``verify`` compares a build with the uncut model and with its source.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.passes.quantise import quantise
+from ruvcompile.passes.reduced import reduced
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Member, Plan, check_shape, context_for, make_plan, members
 from ruvcompile.plan.rules import Rules, rules_of
+from ruvcompile.probe import PROBE_BYTES, write_probe
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvcompile.samples import sample
@@ -57,6 +60,7 @@ from ruvrun.costs import CostTable
 from ruvrun.executors import Array
 from ruvrun.machine import cores, peak_bytes
 from ruvrun.manifest import MANIFEST
+from ruvrun.profile.draw import is_probe
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,30 @@ def plan(options: Options, progress: Progress) -> dict[str, Any]:
         candidates, rules = _candidates(front, options)
         made, _ = _plan(front, candidates, rules, options, store, Path(directory) / "scratch", progress)
     return {"id": None, **made.figures}
+
+
+def probe(options: Options, progress: Progress) -> dict[str, Any]:
+    """Write what `ruvrun profile` measures on a machine before any model is copied; the JSON object of ``probe``."""
+    (target,) = fleet_targets(options).values()
+    with workspace(options.output, (options.model, options.inputs), ours=is_probe, what="probe") as work:
+        front = _front(options, progress)
+        program, units, keys = front.program, front.units, front.keys
+        if program.decoder is not None:
+            program = reduced(program, units, keys, PROBE_BYTES)
+            units = program_units(program)
+            keys = unit_keys(program, units)
+        with progress.step("probe"):
+            made = write_probe(
+                program,
+                Keyed(units, keys),
+                work,
+                target=target,
+                threads=target.cores or cores(),
+                quant=options.quant,
+                types=front.types,
+                samples=front.samples,
+            )
+    return {"probe": str(options.output), **made}
 
 
 def verify(manifest_path: Path, model: Path | None, progress: Progress) -> dict[str, Any]:

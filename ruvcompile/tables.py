@@ -154,6 +154,20 @@ def build_text(result: Mapping[str, Any], *, local: bool = True) -> str:
     return f"{plan_text(result)}\n\n{done}\nnext: {then}"
 
 
+def probe_text(result: Mapping[str, Any]) -> str:
+    """A probe: what is in it, and what to do next.
+
+    Args:
+        result: the JSON object of ``probe``.
+    """
+    folder, name = result["probe"], result["probe"].rstrip("/").rpartition("/")[2]
+    return (
+        f"wrote {folder}: {counted(result['units'], 'distinct part')} of {result['model']}, "
+        f"{show_bytes(result['bytes'])} to copy; {show_bytes(result['drawn_bytes'])} of weights are drawn there\n"
+        f"next: copy it to a machine of kind {result['target']}, and there: ruvrun profile {name} -o costs.toml"
+    )
+
+
 def verify_text(result: Mapping[str, Any]) -> str:
     """Staged against uncut, and the quantised model against its source."""
     same = "identical" if result["identical"] else "NOT identical"

@@ -9,7 +9,7 @@ behind.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -56,7 +56,13 @@ def sheet_of(program: Program, lowered: ir.Model, keyed: Keyed) -> Sheet:
         ],
         node=[] if program.decoder is not None else [sheet_node(node) for node in lowered.graph],
         context=program.decoder.context if program.decoder is not None else 0,
+        shared_bytes=sum(size_of(values[name]) for name in _shared(keyed, members, readers)),
     )
+
+
+def _shared(keyed: Keyed, held: Iterable[int], readers: Mapping[str, int]) -> set[str]:
+    """Weights that the units ``held`` read, and others, too."""
+    return {name for number in held for name in keyed.units[number].weights if readers[name] > 1}
 
 
 def sheet_node(node: ir.Node) -> SheetNode:

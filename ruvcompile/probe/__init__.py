@@ -16,7 +16,6 @@ from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import pieces
-from ruvcompile.passes.units import Unit
 from ruvcompile.probe.store import DrawnStore
 from ruvcompile.program import Program
 from ruvcompile.samples.written import write_inputs
@@ -26,12 +25,13 @@ from ruvrun.manifest import dump_toml
 from ruvrun.profile.draw import KEPT, PROBE, Probe, gaps
 
 SEED = 0
+PROBE_BYTES = 256 << 20
+"""Weights of a decoder's probe, while there are layers to add: more than caches hold, so that it is not flattered."""
 
 
 def write_probe(
     program: Program,
-    units: Sequence[Unit],
-    keys: Sequence[str],
+    keyed: Keyed,
     directory: Path,
     *,
     target: Target,
@@ -44,8 +44,7 @@ def write_probe(
 
     Args:
         program: quantised; what is measured, so of a decoder a reduced one.
-        units: of the program.
-        keys: of the units.
+        keyed: its units.
         directory: empty.
         threads: what stages on such a machine run with.
         quant: as asked for.
@@ -56,7 +55,7 @@ def write_probe(
         The JSON object of the command, without what only the command line knows.
     """
     store = DrawnStore(directory / ".store", SEED)
-    (piece,) = pieces(program, units, ())
+    (piece,) = pieces(program, keyed.units, ())
     spec = write_stage(
         program,
         piece,
@@ -65,7 +64,7 @@ def write_probe(
         backend=target.backend,
         target=target.name,
         types=types,
-        keyed=Keyed(units, keys),
+        keyed=keyed,
         passing=True,
     )
     if program.decoder is None:
@@ -82,7 +81,7 @@ def write_probe(
         "model": program.name,
         "target": target.name,
         "threads": threads,
-        "units": len(set(keys)),
+        "units": len(set(keyed.keys)),
         "bytes": sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()),
         "drawn_bytes": drawn,
     }

@@ -216,7 +216,7 @@ def test_targets_are_listed_and_checked(capsys: pytest.CaptureFixture[str], tmp_
         ("build --target host --quant", "usage", 2),
         ("verify", "usage", 2),
         ("bild model.gguf", "command-unknown", 2),
-        ("probe model.gguf", "not-in-this-version", 2),
+        ("probe model.gguf", "target-missing", 2),
         ("profile model.gguf", "not-in-this-version", 2),
         ("build model.gguf --target hots", "target-unknown", 2),
         ("build model.gguf", "target-missing", 2),

@@ -10,17 +10,28 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ruvcompile import compile as steps
+from ruvcompile import passes
+from ruvcompile.errors import InputError, RuvError
+from ruvcompile.load import load
+from ruvcompile.lower.sheet import Keyed
+from ruvcompile.options import resolve
 from ruvcompile.passes.pieces import program_units, unit_keys
+from ruvcompile.passes.quantise import quantise
 from ruvcompile.probe import write_probe
+from ruvcompile.progress import Silent
 from ruvcompile.targets import load_target
 from ruvcompile.whole import observe
 from ruvrun.bundle import load_spec
-from ruvrun.executors import load_graph
+from ruvrun.executors import Span, load_graph
 from ruvrun.profile.draw import drawn, load_probe
 from ruvrun.profile.graph import graph_inputs
 from ruvrun.profile.sheet import load_sheet
+from tests.decoders import open_decoders
 from tests.graphs import make_model, program_of, tensor, weight
+from tests.models import write_tiny_gguf
 
+PI = load_target("pi5")
 ARRAYS = {"x": np.ones((1, 64, 12, 12), np.float32), "ids": np.array([0, 3], np.int64)}
 SECRET = np.random.default_rng(1).standard_normal((128, 64, 3, 3)).astype(np.float32)
 
@@ -57,7 +68,14 @@ def probe_of(program: Any, directory: Path) -> tuple[dict[str, Any], tuple[str, 
     keys = unit_keys(program, units, types)
     directory.mkdir()
     made = write_probe(
-        program, units, keys, directory, target=load_target("pi5"), threads=4, quant="none", types=types, samples=ARRAYS
+        program,
+        Keyed(units, keys),
+        directory,
+        target=load_target("pi5"),
+        threads=4,
+        quant="none",
+        types=types,
+        samples=ARRAYS,
     )
     return made, keys
 
@@ -113,3 +131,61 @@ def test_the_same_model_gives_the_same_probe(probe, tmp_path) -> None:
     probe_of(network(), tmp_path / "probe")
     for one in (path for path in probe.rglob("*") if path.is_file()):
         assert one.read_bytes() == (tmp_path / "probe" / one.relative_to(probe)).read_bytes(), one.name
+
+
+def test_a_decoders_probe_has_every_key_of_the_model_and_few_layers(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ruvcompile.compile.PROBE_BYTES", 0)
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", layers=5)
+    made = run_probe(model, tmp_path / "probe")
+    program = quantise(passes.run(load(str(model))), "auto")
+    keys = unit_keys(program, program_units(program))
+    sheet = load_sheet(tmp_path / "probe", load_spec(tmp_path / "probe"))
+    assert [unit.label for unit in sheet.unit] == ["embed", "layers.*.attn", "layers.*.mlp", "head"]
+    assert {unit.key for unit in sheet.unit} == set(keys)
+    assert (made["units"], made["model"], made["target"], made["threads"]) == (4, program.name, "pi5", 4)
+    assert made["probe"] == str(tmp_path / "probe")
+    with drawn(tmp_path / "probe") as whole:
+        (executor,) = open_decoders([(whole, load_spec(whole))], context=8, slots=1)
+        logits = executor.step([Span(0, 0, 4, 1)], {"input_ids": np.arange(4)})["logits"]
+    assert np.isfinite(logits).all()
+
+
+def run_probe(model: Path, output: Path, **flags: Any) -> dict[str, Any]:
+    given = {"model": str(model), "target": "pi5", "nodes": "1", "output": str(output)} | flags
+    return steps.probe(resolve(given, directory=output.parent), Silent())
+
+
+def test_a_probe_takes_the_place_of_a_probe_and_of_nothing_else(tmp_path) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+    run_probe(model, tmp_path / "probe")
+    (tmp_path / "probe" / "old").write_text("")
+    run_probe(model, tmp_path / "probe")
+    assert not (tmp_path / "probe" / "old").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("all of it")
+    with pytest.raises(InputError) as caught:
+        run_probe(model, tmp_path / "mine")
+    assert (caught.value.ref, caught.value.message) == (
+        "output-not-ours",
+        f"{tmp_path / 'mine'} exists and is not a probe",
+    )
+    inside = write_tiny_gguf(tmp_path / "probe" / "tiny.gguf")
+    with pytest.raises(InputError) as caught:
+        run_probe(inside, tmp_path / "probe")
+    assert caught.value.ref == "output-holds-input"
+
+
+@pytest.mark.parametrize(
+    ("flags", "ref"),
+    [
+        ({"target": "p15"}, "target-unknown"), ({"target": None}, "target-missing"),
+        ({"quant": "int2"}, "quant-unsupported"), ({"inputs": "none.npz"}, "file-missing"),
+        ({"name": "a\nb"}, "name-invalid"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_probed_is_told(tmp_path, flags, ref) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+    with pytest.raises(RuvError) as caught:
+        run_probe(model, tmp_path / "probe", **flags)
+    assert caught.value.ref == ref
+    assert not (tmp_path / "probe").exists()

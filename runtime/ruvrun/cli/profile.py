@@ -28,7 +28,9 @@ WIDTH = 30
 @click.option(
     "-o", "--output", type=PATH, help="The cost table; rows of one that is there stay, but for those measured."
 )
-@click.option("--threads", type=COUNT, help="Of the stage.  [default: this machine's cores, shared among --beside]")
+@click.option(
+    "--threads", type=COUNT, help="Of the stage.  [default: a probe's own, else the cores, shared by --beside]"
+)
 @click.option("--beside", type=COUNT, default=1, show_default=True, help="Stages that work here at the same time.")
 @click.option("--cpus", help='Cores of this stage and of those beside it, for example "0;1" or "0,1;2,3".')
 @click.option("--seconds", type=Real(min=0, min_open=True), help="At most, of repeating.  [default: 4]")
@@ -82,6 +84,7 @@ def _link(path: Path, node: str | None, peer: str) -> tuple[CostTable, Sequence[
 def _units(path: Path, node: str | None, rest: dict[str, Any]) -> tuple[CostTable, Sequence[str]]:
     from ruvrun import machine
     from ruvrun.profile.conditions import Conditions
+    from ruvrun.profile.draw import is_probe, load_probe
     from ruvrun.profile.table import profile as measure
     from ruvrun.profile.table import segments
     from ruvrun.supervise import end_with_parent
@@ -89,13 +92,15 @@ def _units(path: Path, node: str | None, rest: dict[str, Any]) -> tuple[CostTabl
     if rest["role"] == "child":
         end_with_parent()
     cpus = _groups(rest["cpus"])
-    threads = rest["threads"] or (len(cpus[0]) if cpus else max(1, machine.cores() // rest["beside"]))
+    usual_threads = load_probe(path).threads if is_probe(path) else max(1, machine.cores() // rest["beside"])
+    threads = rest["threads"] or (len(cpus[0]) if cpus else usual_threads)
     usual = Conditions()
     conditions = Conditions(threads, rest["beside"], cpus, rest["seconds"] or usual.seconds, usual.rough)
     if not rest["threads"]:
         say(f"--threads {threads} (default)")
     with segments(path, node) as (name, stages), _progress(rest["role"] == "child") as tell:
-        found = measure(stages, conditions, model=rest["model"] or name, tell=tell)
+        child = rest["role"] == "child"
+        found = measure(stages, conditions, model=rest["model"] or name, figures=not child, tell=tell)
     return found.table, found.notes
 
 
@@ -204,6 +209,8 @@ def _show(table: CostTable, output: Path, notes: Sequence[str], seconds: float, 
             f"a step: {each.stage_ms:.3f} ms + {each.stage_row_ms:.3f} ms a row in the stage, {each.head_ms:.3f} ms + "
             f"{each.head_row_ms:.3f} ms a row in the head, {each.hop_ms:.3f} ms a hop"
         )
+    for figure in table.rate:
+        click.echo(f"{figure.name}: {figure.value:.3g} {figure.unit}, spread {100 * figure.spread:.0f} %")
     for link in table.link:
         rate = link.bytes_per_s / 1e6
         click.echo(f"{link.sender} to {link.receiver}: {link.latency_ms:.3f} ms, {rate:.1f} MB/s")
@@ -223,4 +230,5 @@ def _to_json(table: CostTable, output: Path, notes: Sequence[str], seconds: floa
         ],
         "overhead": [msgspec.to_builtins(row) for row in table.overhead],
         "link": [msgspec.to_builtins(row) for row in table.link],
+        "rate": [msgspec.to_builtins(row) for row in table.rate],
     }

@@ -98,14 +98,19 @@ def load_probe(directory: Path) -> Probe:
 
 
 @contextmanager
-def drawn(directory: Path, scratch: Path) -> Iterator[Path]:
+def drawn(directory: Path, scratch: Path | None = None) -> Iterator[Path]:
     """The probe in ``directory`` as a bundle with all its weights, below ``scratch`` while the block lasts.
+
+    Without one it is beside the probe, where that can be written: temporary files are in memory on some machines, and
+    these are as large as some layers of the model.
 
     Raises:
         IntegrityError: a file is missing, or is not what ``bundle.toml`` says.
     """
     probe, spec = load_probe(directory), load_spec(directory)
     parts = {file.path: file for file in probe.file}
+    beside = directory.resolve().parent
+    scratch = scratch or (beside if os.access(beside, os.W_OK) else None)
     with tempfile.TemporaryDirectory(prefix=".probe-", dir=scratch) as folder:
         for file in spec.files:
             target = Path(folder) / file.path

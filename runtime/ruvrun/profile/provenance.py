@@ -11,8 +11,8 @@ from ruvrun.costs import Provenance
 
 
 def provenance(backend: str, model: str, threads: int) -> Provenance:
-    """This machine, its CPU, the versions that matter, today."""
-    versions = [f"{name} {metadata.version(name)}" for name in ("ruvrun", backend)]
+    """This machine, its CPU, the versions that matter, today; a link has no back end, and its ``backend`` is empty."""
+    versions = [f"{name} {metadata.version(name)}" for name in ("ruvrun", backend) if name]
     return Provenance(
         machine=f"{platform.machine()}, {machine.cores()} cores",
         cpu=machine.cpu_name(),

@@ -61,11 +61,13 @@ class Sheet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
         unit: the units, in order.
         node: only where names alone do not tell (graphs).
         context: positions that a decoder has; 0 for any other graph.
+        shared_bytes: of the weights that several units read, each once, as they are stored.
     """
 
     unit: list[SheetUnit]
     node: list[SheetNode] = []
     context: int = 0
+    shared_bytes: int = 0
     format: int = FORMAT
 
 

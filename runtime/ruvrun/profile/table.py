@@ -21,9 +21,14 @@ from ruvrun.profile.alone import stand_alone
 from ruvrun.profile.beside import company, with_cores
 from ruvrun.profile.clocked import Count
 from ruvrun.profile.conditions import Conditions, Tell, silent
+from ruvrun.profile.draw import drawn, is_probe, load_probe
 from ruvrun.profile.overhead import measure_overhead
 from ruvrun.profile.provenance import provenance
+from ruvrun.profile.rates import measure_rates
 from ruvrun.profile.sheet import Sheet, load_sheet
+
+_HERE = "host"
+"""The target whose stages are processes of one machine; those of any other talk over a network."""
 
 NOISY = 0.2
 """A spread above this is told."""
@@ -57,6 +62,11 @@ def segments(path: Path, node: str | None = None) -> Iterator[tuple[str, list[Se
         InputError: there is none, or it is not what it should be.
     """
     directory = path if path.is_dir() else path.parent
+    if is_probe(directory):
+        with drawn(directory) as whole:
+            spec = load_spec(whole)
+            yield load_probe(directory).model, [Segment(whole, spec, network=spec.target != _HERE)]
+        return
     if (directory / BUNDLE).is_file() and not (directory / MANIFEST).is_file():
         yield "", [Segment(directory, load_spec(directory), network=False)]
         return
@@ -83,6 +93,7 @@ def profile(
     conditions: Conditions,
     *,
     model: str = "",
+    figures: bool = False,
     tell: Tell = silent,
 ) -> Profile:
     """Measure the units of all ``stages``, and where one of them is a whole program, its overhead.
@@ -91,6 +102,7 @@ def profile(
         stages: whose bundles have been checked.
         conditions: how.
         model: name of the program, for the provenance.
+        figures: whether to measure what the machine itself can do, too (``rates``).
         tell: told of progress.
 
     Raises:
@@ -119,8 +131,12 @@ def profile(
         notes.append(
             "no stage here is a whole model, so what a step costs beside its units was not measured: use a probe"
         )
+    rates = measure_rates(stages[0].spec.target, backend, conditions.threads, tell=tell) if figures else []
     table = CostTable(
-        provenance=[provenance(backend, model, conditions.threads)], unit=list(rows.values()), overhead=overheads
+        provenance=[provenance(backend, model, conditions.threads)],
+        unit=list(rows.values()),
+        overhead=overheads,
+        rate=rates,
     )
     return Profile(table, tuple(notes))
 
@@ -153,6 +169,6 @@ def _grown(count: Count | None) -> int:
 
 def resident(rows: list[UnitCost], sheet: Sheet, grown: int) -> list[UnitCost]:
     """The rows with their part of what a process grew by when it loaded all units of ``sheet``."""
-    whole = sum(unit.weight_bytes for unit in sheet.unit)
+    whole = sum(unit.weight_bytes for unit in sheet.unit) + sheet.shared_bytes
     share = grown / whole if whole else 0.0
     return [msgspec.structs.replace(row, resident_bytes=round(row.weight_bytes * share)) for row in rows]
