@@ -27,8 +27,9 @@ import msgspec
 
 from ruvcompile.measure.provenance import provenance
 from ruvcompile.measure.work import Work
+from ruvcompile.plan.figures import SCALED
 from ruvcompile.targets import Target
-from ruvrun.costs import CostTable, NodeCost, Overhead, Point, Provenance, UnitCost
+from ruvrun.costs import CostTable, NodeCost, Overhead, Point, Provenance, Rate, UnitCost
 
 MEMORY, OVERHEAD, FLOATS = "memory_bandwidth", "node_overhead", "f32_matmat"
 LIKE = {
@@ -59,23 +60,29 @@ class Figures:
         return seconds(work, self.there, rows, tokens, depth) / seconds(work, self.here, rows, tokens, depth)
 
 
-def figures(here: Mapping[str, float], target: Target, threads: int) -> Figures:
+def figures(
+    here: Mapping[str, float], target: Target, threads: int, measured: Mapping[str, Rate] | None = None
+) -> Figures:
     """What is known of this machine and of ``target`` with ``threads`` threads.
 
     Args:
         here: this machine's figures, by name, all of them, with the threads that the costs were measured with.
+        measured: on such a machine, with that many threads: better than what the target's data say.
     """
     known = {figure.name: figure for figure in target.figures if figure.name in LIKE}
     there = {name: figure.value * _share(name, target, threads) for name, figure in known.items()}
-    told = [f"{name} {here[name]:.3g} to {there[name]:.3g} {each.unit} ({each.kind})" for name, each in known.items()]
+    there |= {name: rate.value for name, rate in (measured or {}).items() if name in LIKE}
+    kinds = {name: f"{figure.unit} ({figure.kind})" for name, figure in known.items()}
+    kinds |= {name: f"{rate.unit} (measured)" for name, rate in (measured or {}).items() if name in LIKE}
+    told = [f"{name} {here[name]:.3g} to {there[name]:.3g} {kinds[name]}" for name in there]
     for name, others in LIKE.items():
-        if name not in known:
-            like = next((other for other in others if other in known), None)
+        if name not in kinds:
+            like = next((other for other in others if other in kinds), None)
             faster = 1.0 if like is None else there[like] / here[like]
             there[name] = here[name] * (1 / faster if name == OVERHEAD else faster)
             told.append(f"{name} unknown, taken as {like or 'here'}")
-    what = "; ".join(told) if known else "by 1: the target has no figures, so it is taken to be as fast as this machine"
-    return Figures(here, there, f"scaled {what}")
+    what = "; ".join(told) if kinds else "by 1: the target has no figures, so it is taken to be as fast as this machine"
+    return Figures(here, there, f"{SCALED} {what}")
 
 
 def scale(table: CostTable, target: Target, threads: int, by: Figures, work: Mapping[str, Work]) -> CostTable:

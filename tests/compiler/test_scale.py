@@ -14,7 +14,7 @@ from ruvcompile.measure.work import Work, works
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.targets import Figure, Target, load_target
 from ruvcompile.whole import observe
-from ruvrun.costs import CostTable, NodeCost, Overhead, Point, Provenance, StageCost, UnitCost
+from ruvrun.costs import CostTable, NodeCost, Overhead, Point, Provenance, Rate, StageCost, UnitCost
 from ruvrun.profile import rates
 from tests.graphs import make_model, program_of, tensor, weight
 
@@ -187,3 +187,14 @@ def test_the_work_of_a_graph() -> None:
     big = replace(found["conv"], operations=1e9)
     assert seconds(big, SLOW_PRODUCTS) == pytest.approx(2 * seconds(big, HERE), rel=0.01)
     assert seconds(replace(found["relu"], row_bytes=10**9), SLOW_MEMORY) == pytest.approx(0.2, rel=0.01)
+
+
+def test_what_was_measured_on_such_a_machine_is_better_than_what_is_said_of_it() -> None:
+    measured = {
+        "int4_matvec": Rate(
+            name="int4_matvec", value=6e9, unit="B/s", target="pi5", backend="onnxruntime", threads=4, source=0
+        )
+    }
+    found = figures(HERE, target((MEMORY, 8e9), ("int4_matvec", 9e9)), 4, measured)
+    assert (found.there["int4_matvec"], found.there[MEMORY]) == (6e9, 8e9)
+    assert "int4_matvec 1.6e+10 to 6e+09 B/s (measured)" in found.how
