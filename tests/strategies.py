@@ -11,6 +11,7 @@ import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from ruvcompile.partition import UNLIMITED, Hop, Kind, Shared, Task, Value
 from ruvrun import frames
 from ruvrun.engine import Request
 
@@ -133,3 +134,56 @@ def tensors(draw: st.DrawFn) -> dict[str, np.ndarray]:
         size = math.prod(shape) * dtype.itemsize
         named[name] = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), dtype).reshape(shape)
     return named
+
+
+@st.composite
+def tasks(draw: st.DrawFn, *, shared: bool = False, items: int = 6) -> Task:
+    """Partition tasks that can be solved by trying everything: any graph, up to three kinds, all rules.
+
+    Times are whole or halves, so that equal sums are equal numbers.
+    """
+    count, kinds = draw(st.integers(1, items)), draw(st.integers(1, 3))
+    random = draw(st.randoms(use_true_random=True))  # one draw for all that need not shrink
+    density, strict = random.random(), random.random()
+    values = []
+    for maker in range(-1, count):
+        for _ in range(random.choice([0, 1, 1, 1, 2])):
+            readers = tuple(reader for reader in range(maker + 1, count + 1) if random.random() < 0.6 * density)
+            held = frozenset(kind for kind in range(kinds) if random.random() < 0.6)
+            values.append(
+                Value(
+                    maker,
+                    readers,
+                    random.randint(0, 6),
+                    crosses=random.random() > 0.2 * strict,
+                    kinds=held if random.random() < 0.2 * strict else None,
+                )
+            )
+    nodes = tuple(
+        Kind(
+            random.randint(1, 2),
+            tuple(float(random.randint(0, 12)) for _ in range(count)),
+            random.choice([10, 20, 30, UNLIMITED]),
+            random.choice([0.0, 1.0, 2.0]),
+            random.choice([0.0, 0.5]),
+            frozenset(item for item in range(count) if random.random() < 0.1 * strict),
+        )
+        for _ in range(kinds)
+    )
+    ways = [[Hop(random.choice([0.0, 1.0, 3.0]), random.choice([0.0, 0.5, 2.0])) for _ in nodes] for _ in nodes]
+    ends = [[float(random.randint(0, 3)) for _ in nodes] for _ in range(2)]
+    weights = [
+        Shared(tuple(sorted(random.sample(range(count), random.randint(1, min(count, 3))))), random.randint(0, 8))
+        for _ in range(random.randint(1, 2))
+    ]
+    return Task(
+        nodes,
+        tuple(random.randint(0, 9) for _ in range(count)),
+        tuple(values),
+        tuple(weights) if shared else (),
+        random.randint(0, 4),
+        tuple(map(tuple, ways)) if draw(st.booleans()) else (),
+        tuple(ends[0]) if draw(st.booleans()) else (),
+        tuple(ends[1]) if draw(st.booleans()) else (),
+        draw(st.sampled_from(["throughput", "latency"])),
+    )

@@ -47,14 +47,14 @@ class Ground:
 
 
 def ground_of(task: Task, limit: int) -> Ground:
-    """The lattice of a task, contracted to at most ``limit`` downsets (at least one for each item of a chain)."""
+    """The lattice of a task, contracted to at most ``limit`` downsets, which is 2 or more."""
     needs = needs_of(task)
     lattice = lattice_of(needs, limit)
     if lattice is not None:
         return Ground(task, tuple((item,) for item in range(len(needs))), lattice, True)
-    parts = _parts(task, needs, limit)
+    parts = _parts(task, needs, limit - 1)  # the empty one is nobody's
     smaller = _contracted(task, parts)
-    lattice = lattice_of(needs_of(smaller), max(limit, len(parts) + 1))
+    lattice = lattice_of(needs_of(smaller), limit)
     assert lattice is not None, "parts are made until there are few enough downsets"
     return Ground(smaller, parts, lattice, False)
 

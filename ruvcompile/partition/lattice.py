@@ -259,7 +259,7 @@ def _levels(needs: tuple[tuple[int, ...], ...], limit: int, seed: int) -> tuple[
         levels.append(step)
         kept.append(bits)
         base, following = following, following + len(sums)
-        if following + 1 > limit:
+        if following > limit:
             return None, False
         # 3. What can come next: what could before and was not taken, and readers whose needs are met now.
         sizes = np.bincount(owner, minlength=len(below))

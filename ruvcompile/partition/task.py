@@ -166,8 +166,8 @@ class Partition:
         return tuple(used.count(kind) for kind in range(kinds))
 
     def proven(self, bound_ms: float, *, exact: bool) -> Partition:
-        """The same with a bound, which is at most the value."""
-        bound = min(max(bound_ms, 0.0), self.value_ms)
+        """The same with a bound, which is at most the value; what differs in the last digits only is the same."""
+        bound = self.value_ms if bound_ms >= self.value_ms * (1 - 1e-9) else max(bound_ms, 0.0)
         gap = (self.value_ms - bound) / self.value_ms if self.value_ms > 0 else 0.0
         return replace(self, bound_ms=bound, gap=gap, exact=exact)
 

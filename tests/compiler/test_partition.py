@@ -1,0 +1,158 @@
+"""The exact search against trying everything, on random tasks with every rule there is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ruvcompile.partition import Hop, Kind, Partition, Stage, Task, Value, best, evaluate, frontier, objections
+from tests.partitions import Exhaustive
+from tests.strategies import tasks
+
+QUICK = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LONG = settings(max_examples=6000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+STAGES = st.integers(1, 3)
+
+
+def check(task: Task, stages: int) -> None:
+    """The best for every choice of nodes, and over all of them, are those that trying everything finds."""
+    wanted = Exhaustive(task).best(stages)
+    found = frontier(task, stages)
+    assert found.keys() == wanted.keys()
+    for nodes, partition in found.items():
+        judge(task, partition, stages)
+        assert partition.nodes(len(task.kinds)) == nodes
+        assert (partition.value_ms, partition.latency_ms) == pytest.approx(wanted[nodes])
+    whole = best(task, stages)
+    assert (whole is None) == (not wanted)
+    if whole is not None:
+        judge(task, whole, stages)
+        assert (whole.value_ms, whole.latency_ms) == pytest.approx(min(wanted.values()))
+
+
+def judge(task: Task, partition: Partition, stages: int) -> None:
+    """It is one, it fits, it costs what it says, and it is proven."""
+    assert len(partition.stages) == stages
+    assert objections(task, partition.stages) == []
+    again = evaluate(task, partition.stages)
+    assert again == partition.__class__(**{**vars(partition), "bound_ms": 0.0, "gap": again.gap, "exact": False})
+    assert partition.exact
+    assert partition.gap == pytest.approx(0.0)
+    assert partition.bound_ms == pytest.approx(partition.value_ms)
+
+
+@given(tasks(), STAGES)
+@QUICK
+def test_equals_trying_everything(task: Task, stages: int) -> None:
+    check(task, stages)
+
+
+@pytest.mark.system
+@given(tasks(items=7), STAGES)
+@LONG
+def test_equals_trying_everything_thousands_of_times(task: Task, stages: int) -> None:
+    check(task, stages)
+
+
+def check_shared(task: Task, stages: int) -> None:
+    """With weights that a stage holds once the truth is between two searches: never wrong, exact if it says so."""
+    wanted = Exhaustive(task).best(stages)
+    for nodes, partition in frontier(task, stages).items():
+        assert objections(task, partition.stages) == []
+        least, _ = wanted[nodes]
+        assert partition.bound_ms <= least + 1e-9
+        assert partition.value_ms >= least - 1e-9
+        if partition.exact:
+            assert partition.value_ms == pytest.approx(least)
+
+
+@given(tasks(shared=True), STAGES)
+@QUICK
+def test_weights_held_once_are_bounded_from_both_sides(task: Task, stages: int) -> None:
+    check_shared(task, stages)
+
+
+@pytest.mark.system
+@given(tasks(shared=True, items=7), STAGES)
+@LONG
+def test_weights_held_once_are_bounded_from_both_sides_thousands_of_times(task: Task, stages: int) -> None:
+    check_shared(task, stages)
+
+
+@given(tasks(shared=True, items=5), STAGES)
+@settings(QUICK, max_examples=100)
+def test_a_given_partition_is_judged_as_trying_everything_does(task: Task, stages: int) -> None:
+    exhaustive = Exhaustive(task)
+    for number, (kinds, cuts) in enumerate(exhaustive.all(stages)):
+        if number == 20:
+            break
+        given_stages = exhaustive.stages(kinds, cuts)
+        partition = evaluate(task, given_stages)
+        assert objections(task, given_stages) == []
+        assert (partition.bottleneck_ms, partition.latency_ms) == pytest.approx(exhaustive.cost(kinds, cuts))
+
+
+@given(tasks(items=5), st.data())
+@settings(QUICK, max_examples=200)
+def test_what_trying_everything_leaves_out_has_an_objection(task: Task, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(task.item_bytes))))
+    cut = data.draw(st.integers(0, len(order)))
+    parts = [tuple(sorted(part)) for part in (order[:cut], order[cut:]) if part]
+    stages = [Stage(data.draw(st.integers(0, len(task.kinds) - 1)), part) for part in parts]
+    exhaustive = Exhaustive(task)
+    possible = [exhaustive.stages(kinds, cuts) for kinds, cuts in exhaustive.all(len(parts))]
+    assert (stages in possible) == (objections(task, stages) == [])
+
+
+def chain(times: tuple[float, ...], kinds: tuple[Kind, ...], **more: object) -> Task:
+    """Items that each read the one before."""
+    values = tuple(Value(item - 1, (item,), 1) for item in range(len(times) + 1))
+    return Task(kinds, (1,) * len(times), values, **more)  # type: ignore[arg-type]  # whatever a task takes
+
+
+def test_a_heavy_end_moves_the_cut() -> None:
+    """Equal layer ranges are the wrong answer when the last unit is heavy."""
+    times = (1.0,) * 8 + (4.0,)
+    found = best(chain(times, (Kind(2, times),)), 2)
+    assert found is not None
+    assert [len(stage.items) for stage in found.stages] == [6, 3]
+    assert found.bottleneck_ms == 6.0
+    assert found.gap == 0.0
+
+
+def test_branches_side_by_side_are_cut_across_not_along_the_list() -> None:
+    """Two branches of two between a fork and a join: in the listed order 0 1 2 3 4 5 no cut is as good."""
+    values = [Value(-1, (0,), 1), Value(0, (1, 3), 1), Value(1, (2,), 1), Value(2, (5,), 9), Value(3, (4,), 1)]
+    values += [Value(4, (5,), 1), Value(5, (6,), 1)]
+    times = (0.0, 1.0, 5.0, 5.0, 1.0, 0.0)
+    task = Task((Kind(2, times),), (1,) * 6, tuple(values))
+    found = best(task, 2)
+    assert found is not None
+    assert found.bottleneck_ms == 6.0
+    assert found.stages[0].items in {(0, 3, 4), (0, 1, 3)} | {(0, 1, 2)}
+
+
+def test_a_slow_link_is_a_bottleneck_too() -> None:
+    times = (4.0, 4.0)
+    kinds = (Kind(2, times),)
+    task = chain(times, kinds, hops=((Hop(ms_per_byte=7.0),),))
+    two = best(task, 2)
+    assert two is not None
+    assert two.bottleneck_ms == 7.0
+    assert two.link_ms == (7.0,)
+
+
+def test_the_number_of_stages_is_chosen_where_it_is_not_given() -> None:
+    times = (4.0, 4.0)
+    slow = best(chain(times, (Kind(2, times),), hops=((Hop(ms_per_byte=9.0),),)))
+    fast = best(chain(times, (Kind(2, times),), hops=((Hop(ms_per_byte=1.0),),)))
+    assert slow is not None
+    assert fast is not None
+    assert (len(slow.stages), len(fast.stages)) == (1, 2)
+
+
+def test_nothing_fits() -> None:
+    assert best(chain((1.0,), (Kind(1, (1.0,), memory=0),)), 1) is None
+    assert best(chain((1.0,), (Kind(2, (1.0,)),)), 2) is None
+    assert dict(frontier(chain((1.0,), (Kind(1, (1.0,)),)), 2)) == {}
