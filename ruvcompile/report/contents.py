@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ruvcompile.forecast import Forecast
 
@@ -23,6 +24,11 @@ class Shape(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         pipelines = f"{self.replicas} pipelines of " if self.replicas > 1 else ""
         return f"{pipelines}{self.stages} stage{'s' if self.stages > 1 else ''}"
+
+    @property
+    def short(self) -> str:
+        """The same for a chart: ``2 x 1 stage``."""
+        return f"{self.replicas} x {replace(self, replicas=1)}" if self.replicas > 1 else str(self)
 
 
 class StageFigures(msgspec.Struct, frozen=True):
@@ -114,6 +120,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     cost_source: str = "measured"
     rows: int = 1
+    exact: bool = True
     predicted_tokens_per_s: float | None = None
     predicted_tokens_per_s_one: float | None = None
     predicted_ttft_ms: float | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ruvcompile.report.contents import Figures, StageFigures
@@ -56,7 +56,11 @@ class Bar:
 
 
 def costed(figures: Figures, costs: CostTable, manifest: Manifest) -> list[Costed]:
-    """Every unit with its cost on the node that holds it; empty where the plan does not tell where units went."""
+    """Every unit with its cost on the node that holds it; empty where the plan does not tell where units went.
+
+    The plan reckons with more than a row says: the depth of the context, cores that are shared, what it learnt from
+    whole stages. All of that is in the time of the stage, which its units share as their rows tell.
+    """
     stages = figures.first_pipeline
     rows: dict[str, list[UnitCost]] = {}
     for row in costs.unit:
@@ -69,7 +73,28 @@ def costed(figures: Figures, costs: CostTable, manifest: Manifest) -> list[Coste
         if fitting is not None:
             ms = fitting.step_ms(figures.rows)
             found.append(Costed(unit.name, unit.stage, ms, part_of(unit.name, unit.ops), fitting))
-    return found
+    return _as_planned(found, [max(0.0, stage.predicted_ms - own_ms(figures, costs, stage)) for stage in stages])
+
+
+def _as_planned(units: Sequence[Costed], stage_ms: Sequence[float]) -> list[Costed]:
+    """The units, stretched so that those of each stage take so long together."""
+    sums = [sum(unit.ms for unit in units if unit.stage == number) for number in range(len(stage_ms))]
+    factors = [ms / total if total else 0.0 for ms, total in zip(stage_ms, sums, strict=True)]
+    return [replace(unit, ms=unit.ms * factors[unit.stage]) for unit in units]
+
+
+def own_ms(figures: Figures, costs: CostTable, stage: StageFigures) -> float:
+    """What the process of a stage takes for itself in a step of the planned rows: 0 where no table tells."""
+    kind = ("decoder" if figures.decoder else "graph", stage.target, stage.backend)
+    rows = [row for row in costs.overhead if (row.kind, row.target, row.backend) == kind]
+    if not rows:
+        return 0.0
+    row = max(rows, key=lambda row: row.beside)
+    before = [each for each in figures.stages if each.pipeline == stage.pipeline]
+    number = before.index(stage)
+    moved = stage.cut_bytes + (before[number - 1].cut_bytes if number else 0)
+    own = row.stage_ms + row.stage_row_ms * figures.rows + row.byte_ms * moved * figures.rows
+    return min(own, stage.predicted_ms)
 
 
 def _row(rows: Sequence[UnitCost], stage: StageFigures, threads: int) -> UnitCost | None:
@@ -143,13 +168,14 @@ def largest(units: Sequence[Costed], count: int = LARGEST) -> tuple[list[Costed]
 
 
 def operators(units: Sequence[Costed], count: int = OPERATORS) -> list[tuple[str, int, float]]:
-    """Operator, how often it is there, and its ms in all (one row); the largest first, the rest as one entry."""
+    """Operator, how often it is there, and its ms in all; the largest first, the rest as one entry."""
     sums: dict[str, tuple[int, float]] = {}
     for unit in units:
-        nodes = [(node.op, node.ms) for node in unit.row.node] or [(unit.part, unit.row.ms)]
-        for op, ms in nodes:
+        nodes = [(node.op, node.ms) for node in unit.row.node] or [(unit.part, 1.0)]
+        whole = sum(share for _, share in nodes)
+        for op, share in nodes:
             times, total = sums.get(op, (0, 0.0))
-            sums[op] = (times + 1, total + ms)
+            sums[op] = (times + 1, total + (unit.ms * share / whole if whole else 0.0))
     ranked = sorted(((op, times, ms) for op, (times, ms) in sums.items()), key=lambda entry: (-entry[2], entry[0]))
     if len(ranked) <= count + 1:
         return ranked

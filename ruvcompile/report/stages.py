@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ruvcompile.report.contents import Alternative, Figures, StageFigures
-from ruvcompile.report.graph import Costed
+from ruvcompile.report.graph import Costed, own_ms
 from ruvcompile.report.run import Run
+from ruvrun.costs import CostTable
 from ruvrun.manifest import PACKED, Manifest
 
 OWN = "its process"
@@ -36,12 +37,8 @@ def name_of(figures: Figures, stage: StageFigures) -> str:
     return f"stage {pipeline}{number} · {stage.node}"
 
 
-def times(figures: Figures, units: Sequence[Costed]) -> list[Part]:
-    """What each stage does in the time of a step: its units, by kind, and what its process adds.
-
-    Where the units alone are more than the stage's time (cores that several stages share make them slower than they
-    were measured, faster ones quicker), all of them are drawn in proportion.
-    """
+def times(figures: Figures, costs: CostTable, units: Sequence[Costed]) -> list[Part]:
+    """What each stage does in the time of a step: its units, by kind, and what its process takes for itself."""
     order = _told_apart(figures, units)
     found = []
     for index, (stage, held) in enumerate(zip(figures.stages, _held(figures), strict=True)):
@@ -50,15 +47,13 @@ def times(figures: Figures, units: Sequence[Costed]) -> list[Part]:
             if unit.stage == held:
                 what = unit.part if unit.part in order else NODES
                 sums[what] = sums.get(what, 0.0) + unit.ms
-        total = sum(sums.values())
-        scale = min(1.0, stage.predicted_ms / total) if total else 1.0
-        parts = {what: ms * scale for what, ms in sums.items()}
-        parts[OWN if sums else NODES] = max(0.0, stage.predicted_ms - total * scale)
-        found += [
-            Part(index, what, parts[what])
-            for what in (*order, NODES, OWN)
-            if parts.get(what, 0.0) > _SEEN * stage.predicted_ms
-        ]
+        own, total = own_ms(figures, costs, stage), sum(sums.values())
+        # A later pipeline may be of other nodes than the first, whose units these are: its own time is divided alike.
+        parts = {what: ms / total * (stage.predicted_ms - own) for what, ms in sums.items()} if total else {}
+        parts[OWN] = own
+        parts[NODES] = parts.get(NODES, 0.0) + (0.0 if total else stage.predicted_ms - own)
+        least = _SEEN * stage.predicted_ms
+        found += [Part(index, what, parts[what]) for what in (*order, NODES, OWN) if parts.get(what, 0.0) > least]
     return found
 
 
@@ -123,7 +118,9 @@ class Choice:
 
 def choices(figures: Figures) -> list[Choice]:
     """The plan first, then the shapes that fit, the fastest first."""
-    plan = Choice(f"{figures.shape} (the plan)", True, figures.per_s, figures.per_s_one, figures.predicted_ttft_ms, 0.0)
+    plan = Choice(
+        f"{figures.shape.short} (the plan)", True, figures.per_s, figures.per_s_one, figures.predicted_ttft_ms, 0.0
+    )
     others = [
         Choice(_label(other, figures), False, other.per_s, other.per_s_one, other.ttft_ms, 1 - other.per_s / plan.many)
         for other in figures.alternatives
@@ -133,4 +130,4 @@ def choices(figures: Figures) -> list[Choice]:
 
 
 def _label(other: Alternative, figures: Figures) -> str:
-    return f"{other.shape}, cut elsewhere" if other.shape == figures.shape else str(other.shape)
+    return f"{other.shape.short}, cut elsewhere" if other.shape == figures.shape else other.shape.short

@@ -66,7 +66,7 @@ def view_of(figures: Figures, costs: CostTable, manifest: Manifest, run: Run | N
     most, rest = largest(units)
     ops = operators(units)
     compared = choices(figures)
-    time_parts, memory_parts = times(figures, units), memory(figures, manifest)
+    time_parts, memory_parts = times(figures, costs, units), memory(figures, manifest)
     rows = rows_of(figures, run) if run else figures.rows
     planned, measured, peaks = {}, {}, {}
     if run is not None:

@@ -12,24 +12,37 @@ import pytest
 
 from ruvcompile.report.contents import Figures
 from ruvcompile.report.facts import sources, ways
-from ruvcompile.report.graph import LARGEST, PROFILE, costed, largest, operators, profile, scopes
+from ruvcompile.report.graph import LARGEST, PROFILE, costed, largest, operators, own_ms, profile, scopes
 from ruvcompile.report.run import Run, RunStage, planned_ms, planned_per_s, rows_of
-from ruvcompile.report.stages import MEMORY, choices, in_order, memory, name_of, times
+from ruvcompile.report.stages import MEMORY, OWN, choices, in_order, memory, name_of, times
+from ruvrun.costs import Overhead, Point
 from ruvrun.manifest import PACKED, Expected
 from tests.compiler.reports import PARTS, costs, figures, forecast, graph_figures, manifest
 
 
-def test_every_unit_has_the_cost_of_its_row() -> None:
+def test_units_share_the_time_of_their_stage_as_their_rows_tell() -> None:
     plan = figures(layers=3)
     units = costed(plan, costs(), manifest(plan))
     assert [unit.name for unit in units] == [place.name for place in plan.units]
-    assert {unit.name: unit.ms for unit in units} == {place.name: PARTS[place.key] for place in plan.units}
     assert [unit.layer for unit in units] == [None, 0, 0, 1, 1, 2, 2, None]
+    for number, stage in enumerate(plan.stages):
+        held = {unit.name: unit.ms for unit in units if unit.stage == number}
+        rows = {place.name: PARTS[place.key] for place in plan.units if place.stage == number}
+        stretch = stage.predicted_ms / sum(rows.values())
+        assert held == pytest.approx({name: ms * stretch for name, ms in rows.items()})
 
 
-def test_costs_are_of_the_planned_rows() -> None:
-    plan = figures(rows=4)
-    assert {unit.name: unit.ms for unit in costed(plan, costs(), manifest(plan))}["head"] == 2 * PARTS["head"]
+def test_rows_are_asked_for_the_planned_size_of_a_step() -> None:
+    """What costs nothing more with more rows has a smaller share then."""
+    (embed, *others) = costs().unit
+    flat = msgspec.structs.replace(embed, curve=[Point(ms=0.1), Point(ms=0.1, rows=4)])
+    table = msgspec.structs.replace(costs(), unit=[flat, *others])
+    shares = {}
+    for rows in (1, 4):
+        plan = figures(stages=1, rows=rows)
+        units = costed(plan, table, manifest(plan))
+        shares[rows] = units[0].ms / units[1].ms
+    assert shares[1] == pytest.approx(2 * shares[4]) == pytest.approx(0.25)
 
 
 def test_a_row_of_other_threads_or_company_is_the_second_choice() -> None:
@@ -39,9 +52,26 @@ def test_a_row_of_other_threads_or_company_is_the_second_choice() -> None:
     other = msgspec.structs.replace(row, target="pi5", ms=8.0)
     busy = msgspec.structs.replace(row, beside=2, ms=7.0, curve=[])
     table = msgspec.structs.replace(costs(), unit=[wide, row, other, busy, *others])
-    assert costed(plan, table, manifest(plan))[0].ms == 7.0
+    assert costed(plan, table, manifest(plan))[0].row == busy
     table = msgspec.structs.replace(costs(), unit=[other, *others])
     assert "embed" not in [unit.name for unit in costed(plan, table, manifest(plan))]
+
+
+def test_a_process_takes_its_own_time_first() -> None:
+    plan = figures(rows=4)
+    row = Overhead(kind="decoder", target="host", backend="onnxruntime", threads=1, source=0, stage_ms=0.5)
+    row = msgspec.structs.replace(row, stage_row_ms=0.1, byte_ms=1e-4)
+    table = msgspec.structs.replace(costs(), overhead=[row, msgspec.structs.replace(row, kind="graph", stage_ms=9.0)])
+    first, second = plan.stages
+    assert own_ms(plan, table, first) == pytest.approx(0.5 + 0.4 + 4e-4 * first.cut_bytes)
+    assert own_ms(plan, table, second) == pytest.approx(0.9 + 4e-4 * (first.cut_bytes + second.cut_bytes))
+    units = costed(plan, table, manifest(plan))
+    parts = times(plan, table, units)
+    for number, stage in enumerate(plan.stages):
+        own = own_ms(plan, table, stage)
+        assert sum(unit.ms for unit in units if unit.stage == number) == pytest.approx(stage.predicted_ms - own)
+        assert [part.value for part in parts if (part.stage, part.what) == (number, OWN)] == [own]
+    assert own_ms(plan, costs(), first) == 0.0
 
 
 def test_a_profile_of_layers_has_a_place_for_each() -> None:
@@ -83,7 +113,7 @@ def test_operators_are_counted_over_the_whole_graph() -> None:
     plan = figures(layers=5)
     units = costed(plan, costs(), manifest(plan))
     found = operators(units)
-    whole = sum(unit.row.ms for unit in units)
+    whole = sum(stage.predicted_ms for stage in plan.stages)
     assert found[0] == ("MatMul", 12, pytest.approx(0.75 * whole))
     assert sum(ms for _, _, ms in found) == pytest.approx(whole)
     few = operators(units, count=2)
@@ -94,31 +124,30 @@ def test_operators_are_counted_over_the_whole_graph() -> None:
 def test_scopes_are_a_graphs_layers() -> None:
     plan = graph_figures(40)
     found = scopes(costed(plan, costs(Conv=2.0, Add=0.5), manifest(plan)))
-    assert found == [(f"block.{number}", 4, 5.0) for number in range(10)]
+    assert [(name, count) for name, count, _ in found] == [(f"block.{number}", 4) for number in range(10)]
+    assert sum(ms for _, _, ms in found) == pytest.approx(sum(stage.predicted_ms for stage in plan.stages))
     places = [msgspec.structs.replace(place, name=place.name.split("/")[-1]) for place in plan.units]
     flat = msgspec.structs.replace(plan, units=places)
     assert scopes(costed(flat, costs(Conv=2.0), manifest(flat))) == []
 
 
-@pytest.mark.parametrize("predicted", [0.5, 3.0, 50.0])
-def test_the_parts_of_a_stage_add_up_to_its_time(predicted: float) -> None:
+def test_the_parts_of_a_stage_add_up_to_its_time() -> None:
     plan = figures(stages=2, replicas=2)
-    plan = msgspec.structs.replace(
-        plan, stages=[msgspec.structs.replace(stage, predicted_ms=predicted) for stage in plan.stages]
-    )
-    parts = times(plan, costed(plan, costs(), manifest(plan)))
-    for index in range(4):
-        assert sum(part.value for part in parts if part.stage == index) == pytest.approx(predicted, rel=2e-3)
-    assert [(part.what, part.value) for part in parts if part.stage == 0] == [
-        (part.what, part.value) for part in parts if part.stage == 2
-    ]  # the first stage of each pipeline holds the same
-    assert ("its process" in {part.what for part in parts}) == (predicted == 50.0)
+    slower = [msgspec.structs.replace(stage, predicted_ms=(1 + stage.pipeline) * 4.0) for stage in plan.stages]
+    plan = msgspec.structs.replace(plan, stages=slower)
+    parts = times(plan, costs(), costed(plan, costs(), manifest(plan)))
+    found = [{part.what: part.value for part in parts if part.stage == index} for index in range(4)]
+    assert [sum(each.values()) for each in found] == pytest.approx([4.0, 4.0, 8.0, 8.0], rel=2e-3)
+    # The first stage of each pipeline holds the same; the nodes of the second are half as fast.
+    assert {what: 2 * ms for what, ms in found[0].items()} == pytest.approx(found[2])
+    bare = msgspec.structs.replace(plan, units=[])
+    assert {part.what for part in times(bare, costs(), [])} == {"other nodes"}
 
 
 def test_of_a_graph_the_operators_that_cost_most_are_told_apart() -> None:
     plan = graph_figures(60, ops=("A", "B", "C", "D", "E", "F"))
     units = costed(plan, costs(A=0.01, B=0.02, C=0.03, D=0.04, E=0.05, F=0.06), manifest(plan))
-    assert {part.what for part in times(plan, units)} == {"F", "E", "D", "C", "other nodes", "its process"}
+    assert {part.what for part in times(plan, costs(), units)} == {"F", "E", "D", "C", "other nodes"}
 
 
 def test_memory_is_told_in_parts() -> None:
@@ -143,7 +172,7 @@ def test_the_plan_comes_first_and_then_the_fastest() -> None:
     found = choices(figures(alternatives=others))
     assert [(choice.label, choice.chosen, choice.many) for choice in found] == [
         ("2 stages (the plan)", True, 160.0),
-        ("2 pipelines of 1 stage", False, 200.0),
+        ("2 x 1 stage", False, 200.0),
         ("2 stages, cut elsewhere", False, 170.0),
         ("1 stage", False, 40.0),
     ]

@@ -32,6 +32,7 @@ class Size:
 WIDE = Size("wide", 1000, 260)
 NARROW = Size("narrow", 360, 110)
 SIZES = (WIDE, NARROW)
+_CHARACTER = 7  # px of a character of 12 px, in the widest of the fonts that a browser may take
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,20 @@ def quantity_axis(title: str, size: Size, most: float) -> Spec:
     """An axis of any quantity from 0 to ``most``."""
     axis = {"title": title, "tickCount": 4 if size.narrow else 8, "format": ",f"}
     return {"axis": axis, "scale": {"domain": [0, most or 1.0], "nice": False, "zero": True}}
+
+
+def beyond(size: Size, limit: int, names: Sequence[str], ends: Sequence[tuple[float, int]]) -> float:
+    """Where an axis must end so that a text behind each bar is within the drawing.
+
+    Args:
+        size: of the drawing.
+        limit: most px that the names of bars get.
+        names: of the bars, which stand on the left.
+        ends: where bars end, and how many characters stand behind them.
+    """
+    plot = size.width - 30 - min(limit, _CHARACTER * max(map(len, names)))
+    least = max((at for at, _ in ends), default=0.0)
+    return max((at * plot / max(plot - _CHARACTER * (count + 2), plot / 4) for at, count in ends), default=least)
 
 
 def colours(names: Sequence[str], shades: Sequence[str]) -> Spec:

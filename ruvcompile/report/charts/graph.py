@@ -12,6 +12,7 @@ from ruvcompile.report.charts.frame import (
     Chart,
     Size,
     Spec,
+    beyond,
     colours,
     described,
     framed,
@@ -131,10 +132,9 @@ def largest_chart(figures: Figures, most: Sequence[Costed], rest: Sequence[Coste
     says = f"The {len(most)} units that cost most, in ms per call."
     if rest:
         says = f"{says[:-1]}; the other {len(rest)} take {show_ms(sum(unit.ms for unit in rest))} ms together."
-    highest = max(unit.ms for unit in most)
 
     def spec(size: Size) -> Spec:
-        return _ranked(size, values, "unit", order, highest, "ms per call", ("stage", colours(names, STAGES)))
+        return _ranked(size, values, "unit", order, "ms per call", ("stage", colours(names, STAGES)))
 
     return Chart("largest", "The largest units", says, len(values), spec)
 
@@ -147,11 +147,10 @@ def operators_chart(found: Sequence[tuple[str, int, float]], decoder: bool) -> C
         | {"says": f"{op}, {times} times: {show_ms(ms)} ms"}
         for op, times, ms in found
     ]
-    what = "ms per step of one row" if decoder else "ms per call"
+    what = "ms per step" if decoder else "ms per call"
 
     def spec(size: Size) -> Spec:
-        highest = max(ms for _, _, ms in found)
-        return _ranked(size, values, "op", [op for op, _, _ in found], highest, what, None)
+        return _ranked(size, values, "op", [op for op, _, _ in found], what, None)
 
     says = f"All nodes of a kind together, in {what}, and their share of the whole graph."
     return Chart("operators", "Cost per operator", says, len(values), spec)
@@ -168,7 +167,7 @@ def scopes_chart(found: Sequence[tuple[str, int, float]]) -> Chart:
 
     def spec(size: Size) -> Spec:
         order = [scope for scope, _, _ in found]
-        return _ranked(size, values, "scope", order, max(ms for _, _, ms in found), "ms per call", None)
+        return _ranked(size, values, "scope", order, "ms per call", None)
 
     says = "The graph's layers, as its names tell them, in the order of computation."
     return Chart("scopes", "Cost per layer", says, len(values), spec)
@@ -179,15 +178,16 @@ def _ranked(
     values: Sequence[Spec],
     field: str,
     order: Sequence[str],
-    most: float,
     title: str,
     colour: tuple[str, Spec] | None,
 ) -> Spec:
     """Bars below each other, in this order, with their figures at their ends."""
     y = {"field": field, "type": "nominal", "sort": list(order), "title": None}
-    named = y | {"axis": {"labelLimit": 150 if size.narrow else size.label}}  # names are what this chart is about
+    limit = 150 if size.narrow else size.label  # names are what this chart is about
+    named = y | {"axis": {"labelLimit": limit}}
     x = {"field": "ms", "type": "quantitative"}
-    axis = ms_axis(title.removeprefix("ms "), size, most * (1.5 if size.narrow else 1.12))
+    ends = [(float(value["ms"]), len(value["text"])) for value in values]
+    axis = ms_axis(title.removeprefix("ms "), size, beyond(size, limit, order, ends))
     axis["axis"]["title"] = title
     paint: Spec = {"value": FAINT}
     if colour is not None:

@@ -15,6 +15,7 @@ from ruvcompile.report.charts.frame import (
     Chart,
     Size,
     Spec,
+    beyond,
     colours,
     described,
     framed,
@@ -43,7 +44,7 @@ def times_chart(
     whats = list(dict.fromkeys(part.what for part in parts))
     whats = [what for what in whats if what not in LAST] + [what for what in LAST if what in whats]
     whats += [MEASURED] if measured else []
-    bars = []
+    bars: list[Spec] = []
     for part in parts:
         stage = figures.stages[part.stage]
         ms = part.value * planned.get(part.stage, stage.predicted_ms) / stage.predicted_ms
@@ -55,10 +56,10 @@ def times_chart(
     sums: dict[tuple[str, str], float] = {}
     for bar in bars:
         key = (str(bar["stage"]), str(bar["side"]))
-        sums[key] = sums.get(key, 0.0) + float(str(bar["ms"]))
+        sums[key] = sums.get(key, 0.0) + bar["ms"]
     # Figures stand behind the line of the lower bound where that is near, not on it.
     bound = figures.lower_bound_ms
-    ends = [
+    ends: list[Spec] = [
         {
             "stage": stage,
             "side": side,
@@ -67,10 +68,10 @@ def times_chart(
         }
         for (stage, side), ms in sums.items()
     ]
-    most = max(sums.values())
 
     def spec(size: Size) -> Spec:
-        axis = ms_axis("time of a step", size, most * (1.28 if size.narrow else 1.1))
+        ends_at = [(end["ms"], len(end["text"])) for end in ends]
+        axis = ms_axis("time of a step", size, beyond(size, size.label, names, ends_at))
         y = {"field": "stage", "type": "nominal", "sort": names, "title": None}
         offset = {"yOffset": {"field": "side", "type": "nominal", "sort": ["plan", "run"]}} if measured else {}
         shades = [*PARTS[: len(whats) - bool(measured)], *([LINE] if measured else [])]
@@ -137,7 +138,7 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
         }
         for part in parts
     ]
-    ends = [
+    ends: list[Spec] = [
         {
             "stage": name,
             "size": max(stage.predicted_rss_bytes, stage.usable_bytes if stage.usable_bytes in near else 0) / width,
@@ -163,8 +164,8 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
     def spec(size: Size) -> Spec:
         y = {"field": "stage", "type": "nominal", "sort": names, "title": None}
         x = {"field": "size", "type": "quantitative"}
-        room = 2.1 if any(stage.usable_bytes for stage in figures.stages) else 1.3
-        axis = quantity_axis(f"memory, {unit}", size, most / width * (room if size.narrow else 1 + room / 10))
+        ends_at = [(end["size"], len(end["text"])) for end in ends]
+        axis = quantity_axis(f"memory, {unit}", size, beyond(size, size.label, names, ends_at))
         layers: list[Spec] = [
             {
                 "data": {"values": bars},
@@ -203,21 +204,21 @@ def choices_chart(choices: Sequence[Choice], what: str) -> Chart:
     """Rates of the shapes that were compared, with everyone at work and of a single user."""
     many, one = "all streams", "a single user"
     names = [choice.label for choice in choices]
-    bars = []
+    bars: list[Spec] = []
     for choice in choices:
         for who, rate in ((many, choice.many), (one, choice.one)):
             if rate is not None:
                 text = f"{show_rate(rate)}"
                 says = f"{choice.label}, {who}: {text} {what}/s"
                 bars.append({"shape": choice.label, "who": who, "rate": rate, "text": text, "says": says})
-    most = max(float(str(bar["rate"])) for bar in bars)
 
     def spec(size: Size) -> Spec:
         label = {"labelLimit": 150 if size.narrow else size.label}
         y = {"field": "shape", "type": "nominal", "sort": names, "title": None, "axis": label}
         offset = {"field": "who", "type": "nominal", "sort": [many, one]}
         x = {"field": "rate", "type": "quantitative"}
-        axis = quantity_axis(f"{what}/s", size, most * (1.25 if size.narrow else 1.08))
+        ends = [(bar["rate"], len(bar["text"])) for bar in bars]
+        axis = quantity_axis(f"{what}/s", size, beyond(size, 150, names, ends))
         return framed(
             size,
             [
@@ -241,4 +242,6 @@ def choices_chart(choices: Sequence[Choice], what: str) -> Chart:
         )
 
     says = f"{what.capitalize()} per second of the plan and of the shapes it was compared with."
+    if any(" x " in name for name in names):
+        says += " 2 x 1 stage are two pipelines of one stage each, which share the streams."
     return Chart("choices", "The plan and what it was compared with", says, len(bars), spec)
