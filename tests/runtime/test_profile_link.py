@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from ruvrun.bundle import NODE_NAME, SECRET_KEY
+from ruvrun.costs import CostTable, LinkCost, Provenance, dump_costs, load_costs
 from ruvrun.errors import InputError, MachineError, RuvError, UnreachableError, UsageError
 from ruvrun.machine import free_ports
 from ruvrun.manifest import Address, HeadAddress, Nodes, dump_manifest, dump_nodes, identify, load_nodes
@@ -24,8 +26,7 @@ from ruvrun.transport.zeromq import ZeroMq
 from tests.runtime.fake_ring import fake_manifest
 
 NAMES = ("a", "b", "c")
-ANSWER = "from ruvrun.profile.ends import end_of; from ruvrun.profile.link import answer; from pathlib import Path; "
-ANSWER += "import sys; print(answer(end_of(Path(sys.argv[1]), None), lambda line: print(line, flush=True)))"
+RUVRUN = [sys.executable, "-m", "ruvrun", "profile"]
 
 
 @pytest.fixture
@@ -58,10 +59,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def answering(bundles: Path) -> Iterator[subprocess.Popen[str]]:
     """Node ``b``, which waits to be measured."""
-    argv = [sys.executable, "-c", ANSWER, str(bundles / "b")]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "b answers at port" in process.stdout.readline()
+    argv = [*RUVRUN, str(bundles / "b"), "--answer"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = [process.stderr.readline(), process.stderr.readline()]
+        assert "b answers at port" in said[-1], said
         yield process
         process.kill()
 
@@ -77,8 +79,38 @@ def test_both_directions_are_measured_and_the_other_end_ends(bundles, answering,
         assert 0 < row.latency_ms < 1000
         assert 1e6 < row.bytes_per_s < 1e12
         assert row.spread >= 0
-    assert answering.communicate(timeout=20) == ("a\n", None)  # who measured
+    assert answering.communicate(timeout=20)[1] == "measured by a\n"
     assert answering.returncode == 0
+
+
+def test_what_is_measured_is_in_the_cost_table_beside_what_was(bundles, answering, tmp_path) -> None:
+    """As a person does it, on two machines."""
+    costs = tmp_path / "costs.toml"
+    source = Provenance(machine="m", cpu="c", software="s", date="d")
+    before = [
+        LinkCost(sender=sender, receiver=receiver, latency_ms=99.0, bytes_per_s=1.0, source=0)
+        for sender, receiver in (("a", "b"), ("b", "c"))
+    ]
+    costs.write_bytes(dump_costs(CostTable(provenance=[source], link=before)))
+    argv = [*RUVRUN, str(bundles / "a"), "--peer", "b", "-o", str(costs), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    table = load_costs(costs)
+    link, other = table.between("a", "b"), table.between("b", "c")
+    assert link is not None
+    assert other is not None
+    assert (other.latency_ms, table.provenance[other.source]) == (99.0, source)
+    assert 0 < link.latency_ms < 99.0
+    assert table.provenance[link.source].software.startswith("ruvrun ")
+    assert [(row["sender"], row["receiver"]) for row in json.loads(done.stdout)["link"]] == [("a", "b"), ("b", "a")]
+
+
+def test_errors_leave_with_their_code(bundles, tmp_path) -> None:
+    argv = [*RUVRUN, str(bundles / "a"), "--peer", "b", "-o", str(tmp_path / "costs.toml"), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 6
+    assert json.loads(done.stdout)["error"]["ref"] == "peer-refused"
+    assert not (tmp_path / "costs.toml").exists()
 
 
 def test_it_waits_for_the_next_one_when_a_peer_goes_without_a_word(bundles, answering, quick) -> None:
