@@ -6,21 +6,21 @@
 3. samples    inputs for a graph with open shapes, and the types of its inner tensors
 4. disk       is there room for what will be written
 5. measure    a cost row for every unit on every kind of node; what the given tables hold is not run again
-6. plan       the cuts, from those rows
-7. lower      each stage for its back end, weights by content
-8. golden     each stage's self-check
-9. loss       the quantised program against the file
-10. emit      bundles, manifest, addresses, costs, report; all at once, by rename
+6. settle     plan: shape, nodes and cuts, from those rows; lower each stage for its back end, weights by content;
+              golden: each stage's self-check; run the stages together, and plan again until the plan's promise holds
+7. loss       the quantised program against the file
+8. emit       bundles, manifest, addresses, costs, report; all at once, by rename
 
 A model may be larger than the memory: no step has more of it there than a few layers.
 
-``plan`` ends after step 6 and writes nothing. ``probe`` writes one piece of each shape of what step 2 makes.
-``verify`` compares a build with the uncut model and with its source.
+``plan`` ends with the first plan of step 6 and writes nothing. ``probe`` writes one piece of each shape of what step 2
+makes. ``verify`` compares a build with the uncut model and with its source.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -37,6 +37,7 @@ from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.fleet import measure_fleet
 from ruvcompile.measure.given import read_given
+from ruvcompile.measure.hint import cost_hint
 from ruvcompile.options import OF_DECODERS, Options
 from ruvcompile.parts import Parts
 from ruvcompile.passes import run as run_passes
@@ -45,17 +46,19 @@ from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.passes.reduced import reduced
 from ruvcompile.passes.units import Unit
-from ruvcompile.plan import Facts, Member, Plan, check_shape, context_for, make_plan, members
+from ruvcompile.plan import Facts, Member, Plan, check_shape, context_for, members
 from ruvcompile.plan.rules import Rules, rules_of
 from ruvcompile.probe import PROBE_BYTES, write_probe
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvcompile.samples import sample
+from ruvcompile.settle import settle
 from ruvcompile.stages import Lowered, check_stages, divide, lower_stages
 from ruvcompile.targets import fleet_targets
 from ruvcompile.verify import compare, source_loss
 from ruvcompile.whole import observe
 from ruvcompile.workspace import workspace
+from ruvrun.bundle import BUNDLES
 from ruvrun.costs import CostTable
 from ruvrun.executors import Array
 from ruvrun.machine import cores, peak_bytes
@@ -85,14 +88,26 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
         candidates, rules = _candidates(front, options)
         check_disk(work, front.program, front.units, options.stages or len(candidates))
         with tempfile.TemporaryDirectory(dir=work) as scratch:
-            plan, costs = _plan(front, candidates, rules, options, store, Path(scratch), progress)
-        check_copies(work, front.program, plan)
-        lowered = _golden(front, _lower(front, plan, work, store, progress), progress)
+            facts = _facts(front, candidates, rules, options, store, Path(scratch), progress)
+
+        def lower(plan: Plan) -> Lowered:
+            check_copies(work, front.program, plan)
+            shutil.rmtree(work / BUNDLES, ignore_errors=True)
+            return _golden(front, _lower(front, plan, work, store, progress), progress)
+
+        def make(plan: Plan) -> tuple[Lowered, Path]:
+            lowered = lower(plan)
+            write_build(work, _contents(front, plan, lowered, facts.costs, {}, options), options)
+            return lowered, work / MANIFEST
+
+        # What a user measured elsewhere is believed; what was measured just now, unit by unit, is held against reality.
+        settled = settle(facts, front.samples, None if options.costs else make, progress)
+        plan, costs = _hinted(settled.plan, settled.costs, options, progress), settled.costs
+        _tell_defaults(plan, options, progress)
+        lowered = settled.lowered or lower(plan)
         loss = _loss(front, lowered.chains[0], progress)
         store.remove()
-        quant = options.quant if front.program.decoder is not None else "none"
-        contents = Contents(front.program, plan, lowered, costs, quant, loss, front.choices)
-        manifest = write_build(work, contents, options)
+        manifest = write_build(work, _contents(front, plan, lowered, costs, loss, options), options)
         reporting.write(work, manifest, reporting.gather(front.program, front.types, plan), costs)
     return {
         "id": manifest.id,
@@ -110,7 +125,10 @@ def plan(options: Options, progress: Progress) -> dict[str, Any]:
         store = WeightStore(Path(directory) / "store")
         front = _front(options, progress)
         candidates, rules = _candidates(front, options)
-        made, _ = _plan(front, candidates, rules, options, store, Path(directory) / "scratch", progress)
+        facts = _facts(front, candidates, rules, options, store, Path(directory) / "scratch", progress)
+        settled = settle(facts, front.samples, None, progress)
+    made = _hinted(settled.plan, settled.costs, options, progress)
+    _tell_defaults(made, options, progress)
     return {"id": None, **made.figures}
 
 
@@ -179,7 +197,7 @@ def _candidates(front: _Front, options: Options) -> tuple[tuple[Member, ...], Ru
     return members(options, fleet_targets(options), cores(), rules.nodes), rules
 
 
-def _plan(
+def _facts(
     front: _Front,
     candidates: Sequence[Member],
     rules: Rules,
@@ -187,8 +205,8 @@ def _plan(
     store: WeightStore,
     scratch: Path,
     progress: Progress,
-) -> tuple[Plan, CostTable]:
-    """Measure what is not known, then choose shape, nodes and cuts."""
+) -> Facts:
+    """Measure what is not known; everything that a plan is made from."""
     known, told = read_given(options.costs, set(front.keys))
     for text in told:
         progress.note(text)
@@ -204,28 +222,22 @@ def _plan(
         progress=progress,
         types=front.types,
     )
-    with progress.step("plan"):
-        made = make_plan(
-            Facts(
-                front.program,
-                front.units,
-                front.keys,
-                front.types,
-                tuple(candidates),
-                costs,
-                options,
-                cores(),
-                barred=rules.barred,
-                held=rules.held,
-                rejected=rules.rejected,
-            )
-        )
-    if chosen := _defaults(made, options):
-        progress.note(chosen)
-    return made, costs
+    return Facts(
+        front.program,
+        front.units,
+        front.keys,
+        front.types,
+        tuple(candidates),
+        costs,
+        options,
+        cores(),
+        barred=rules.barred,
+        held=rules.held,
+        rejected=rules.rejected,
+    )
 
 
-def _defaults(plan: Plan, options: Options) -> str:
+def _tell_defaults(plan: Plan, options: Options, progress: Progress) -> None:
     """What was chosen for want of an answer."""
     shape = plan.figures["shape"]
     found = [f"--{key} {shape[key]}" for key in ("stages", "replicas") if not getattr(options, key) and not options.cut]
@@ -234,7 +246,25 @@ def _defaults(plan: Plan, options: Options) -> str:
         found += [f"--context {plan.space.context}"] if not options.context else []
         found += [f"--streams {streams}"] if not options.streams else []
         found += [f"--{key} {value}" for key, value in options.defaults if key in OF_DECODERS]
-    return ", ".join(f"{text} (default)" for text in found)
+    if found:
+        progress.note(", ".join(f"{text} (default)" for text in found))
+
+
+def _hinted(plan: Plan, costs: CostTable, options: Options, progress: Progress) -> Plan:
+    """The plan, with the commands that would make its costs measured ones, where they are scaled."""
+    if not (hint := cost_hint(options, plan.members, costs)):
+        return plan
+    progress.note("costs are scaled from this machine; to plan with measured ones:")
+    for line in hint:
+        progress.note(f"  {line}")
+    return replace(plan, figures={**plan.figures, "cost_hint": hint})
+
+
+def _contents(
+    front: _Front, plan: Plan, lowered: Lowered, costs: CostTable, loss: Mapping[str, float], options: Options
+) -> Contents:
+    quant = options.quant if front.program.decoder is not None else "none"
+    return Contents(front.program, plan, lowered, costs, quant, loss, front.choices)
 
 
 def _lower(front: _Front, plan: Plan, work: Path, store: WeightStore, progress: Progress) -> Lowered:

@@ -19,7 +19,7 @@ from ruvcompile.passes.units import Unit, in_stages
 from ruvcompile.plan.choose import choose, forced_cuts, shapes
 from ruvcompile.plan.facts import Facts, context_for
 from ruvcompile.plan.figures import expected_of, figures_of, rows_of, source_of
-from ruvcompile.plan.forecasts import forecast_of
+from ruvcompile.plan.forecasts import forecast_of, inner_times
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.misfit import nothing_fits
 from ruvcompile.plan.nodes import Member, check_shape, members
@@ -40,6 +40,8 @@ class Plan:
         rows: of a step at the planned streams.
         forecast: what to expect of every part, as curves.
         expected: the same of every stage, pipeline by pipeline, as the manifest tells it.
+        inner_ms: of each of these, what its units take in a step of ``rows`` rows: the back end's work.
+        streams: sequences (or callers) at a time that are planned for, of all pipelines together.
     """
 
     pipelines: tuple[tuple[Member, ...], ...]
@@ -51,6 +53,8 @@ class Plan:
     rows: int
     forecast: Forecast
     expected: tuple[Expected, ...]
+    inner_ms: tuple[float, ...]
+    streams: int
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -89,6 +93,8 @@ def make_plan(facts: Facts) -> Plan:
             for pipeline in range(chosen.shape.replicas)
             for place in range(chosen.shape.stages)
         ),
+        tuple(ms for stages in chosen.pipelines for ms in inner_times(desk, chosen, stages, rows_of(desk, chosen))),
+        chosen.streams,
     )
 
 

@@ -75,6 +75,12 @@ def _pipeline(
     return PipelineForecast(tuple(found), tuple(_hops(desk, stages, members)))
 
 
+def inner_times(desk: Desk, solution: Solution, stages: Sequence[Stage], rows: int) -> list[float]:
+    """The back end's part of ``stage_times``: what the units of each stage take."""
+    task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "throughput")
+    return [sum(task.kinds[stage.kind].item_ms[item] for item in stage.items) for stage in stages]
+
+
 def stage_times(desk: Desk, solution: Solution, stages: Sequence[Stage], rows: int) -> list[float]:
     """Each stage's process in a step of so many rows, without the head's work on its cores."""
     task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "throughput")

@@ -18,7 +18,7 @@ _KIND = ("target", "backend", "threads", "beside")
 _IDENTITY = {
     "unit": ("key", *_KIND),
     "overhead": ("kind", *_KIND),
-    "stage": ("key", *_KIND, "rows", "depth"),
+    "stage": ("key", *_KIND, "rows", "depth", "streams"),
     "link": ("sender", "receiver"),
     "rate": ("name", "target", "backend", "threads"),
 }

@@ -126,8 +126,9 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     Attributes:
         key: ``stage_key`` of its units' keys, in order.
         target, backend, threads, beside: as for ``UnitCost``.
-        rows, depth: of the steps, the median of which is ``ms``: the back end's work and the process's own.
+        rows, depth: of the steps, the median of which is ``ms``: as `ruvrun bench` tells it.
         peak_rss_bytes: the most memory its process held.
+        streams, per_s: sequences (or callers) that were in flight, and tokens (or items) per second of all together.
     """
 
     key: str
@@ -141,6 +142,8 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     depth: int = 0
     spread: float = 0.0
     peak_rss_bytes: int = 0
+    streams: int = 0
+    per_s: float = 0.0
 
 
 def stage_key(keys: Iterable[str]) -> str:
