@@ -70,7 +70,8 @@ def rules_of(fleet: Fleet, program: Program, units: Sequence[Unit]) -> Rules:
         units: of it; ``Rules.barred`` speaks of them by their index.
 
     Raises:
-        InputError: ``place-unmatched``: a pattern that matches nothing in this model.
+        InputError: ``place-unmatched``, ``place-unread``: a pattern that matches nothing in this model, or an input
+            that nothing reads.
         FitError: ``fleet-rejected``: no node is left, or none for a part of the model; ``head-rejected``: the head is
             on a node where it may not be.
     """
@@ -106,7 +107,7 @@ def _bound(
     """Each place in this model.
 
     Raises:
-        InputError: one that matches nothing; all of them at once.
+        InputError: one that matches nothing, or an input that is not read; all of them at once.
     """
     if not places:
         return ()
@@ -115,6 +116,7 @@ def _bound(
     # A node inside a body is where the node with the body is.
     names = {str(inner.name): owner[str(node.name)] for node in graph for inner in all_nodes([node])}
     inputs = [str(value.name) for value in graph.inputs]
+    read = {name for unit in units for name in (*unit.inputs, *unit.relays)}
     found, problems = [], list[RuvError]()
     for place in places:
         matched = frozenset(number for name, number in names.items() if _matches(name, place.match))
@@ -122,6 +124,10 @@ def _bound(
         if not matched and not named:
             what = f"place {place.match!r} matches no node and no input of this model"
             problems.append(InputError("place-unmatched", what, hint=_near(place.match, list(names), inputs)))
+        if not matched and (unread := [name for name in named if name not in read]):
+            # The head hands every input to the first stage, whoever that is.
+            what = f"place {place.match!r} is about {unread[0]}, which this model does not read"
+            problems.append(InputError("place-unread", what, hint="remove that input from the model, or the place"))
         allowed = frozenset(node.name for node in nodes if not place.unmet(node))
         state = {name for name in named if program.decoder is not None and name != _TOKENS}
         reading = frozenset(number for number, unit in enumerate(units) if state & {*unit.inputs, *unit.relays})

@@ -169,6 +169,16 @@ def test_patterns_that_match_nothing_are_told_at_once_with_what_is_near() -> Non
 # [[place]] of inputs
 
 
+def test_an_input_that_nothing_reads_cannot_be_held() -> None:
+    """The head hands all inputs to the first stage, so an image that is not read would go wherever that is."""
+    model = camera()
+    model.graph.input.append(tensor("note", [1]))
+    with pytest.raises(InputError) as caught:
+        rules(Place("note", on=("a",)), model=model)
+    assert (caught.value.ref, caught.value.exit_code) == ("place-unread", 3)
+    assert not any(rules(Place("*", on=("a", "b", "c")), model=model).barred.values())
+
+
 def test_an_input_is_held_with_all_that_is_the_same_again() -> None:
     found = rules(Place("image", on=("a",)))
     assert found.held == dict.fromkeys(("image", "turned", "scaled", "crop", "wide"), frozenset("a"))

@@ -1,0 +1,179 @@
+"""Costs and fleets that cannot be right, given on the command line: one error each, that says what to do instead."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from ruvcompile.cli import run
+from ruvrun.costs import load_costs
+from tests.compiler.builds import build
+from tests.graphs import make_model, tensor, weight
+
+NODE = "[[node]]\nname = '{}'\ntarget = 'host'\n{}\n"
+A, B = NODE.format("a", "{}"), NODE.format("b", "{}")
+
+
+def chain(path: Path, *operators: str, width: int = 640) -> Path:
+    """Some operators one after the other, and a product with a matrix of ``width`` x ``width`` floats in the middle."""
+    nodes, value = [], "x"
+    for number, operator in enumerate([*operators[:1], "MatMul", *operators[1:]]):
+        inputs = [value, "w"] if operator == "MatMul" else [value]
+        value = f"v{number}"
+        nodes.append(helper.make_node(operator, inputs, [value], name=f"/part{number}/{operator.lower()}"))
+    weights = [weight("w", np.ones((width, width)) / width)]
+    onnx.save(make_model(nodes, [tensor("x", [1, width])], [tensor(value, [1, width])], weights), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and a table of its costs."""
+    folder = tmp_path_factory.mktemp("bad")
+    model = chain(folder / "model.onnx", "Relu", "Exp", "Neg")
+    build(model, folder / "built", nodes="1")
+    (folder / "costs.toml").write_bytes((folder / "built/costs.toml").read_bytes())
+    return folder
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, dict[str, object]]:
+    """The exit code, what a person is told, and the same for a script."""
+    line = ["plan", str(folder / "model.onnx"), *arguments]
+    code = run(line)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "Traceback" not in told.err
+    assert run([*line, "--json"]) == code
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["exit_code"] == code
+    assert error["hint"]
+    return code, told.err, error
+
+
+def priced(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> tuple[int, str, dict[str, object]]:
+    (tmp_path / "given.toml").write_text(text)
+    return refused(folder, capsys, "--target", "host", "--costs", str(tmp_path / "given.toml"))
+
+
+def fleeted(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> tuple[int, str, dict[str, object]]:
+    (tmp_path / "fleet.toml").write_text(text)
+    costs = str(folder / "costs.toml")
+    return refused(folder, capsys, "--fleet", str(tmp_path / "fleet.toml"), "--costs", costs)
+
+
+# Costs
+
+
+def test_costs_of_another_model(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = chain(tmp_path / "other.onnx", "Tanh", "Sqrt", width=320)
+    build(other, tmp_path / "other", nodes="1")
+    text = (tmp_path / "other/costs.toml").read_text()
+    code, told, error = priced(folder, tmp_path, capsys, text)
+    assert (code, error["ref"]) == (3, "costs-of-another-model")
+    assert "given.toml is of another model: none of its 3 parts is one of this" in told
+    assert "it has /part0/tanh, /part1/matmul, /part2/sqrt" in told
+
+
+def test_costs_of_another_version_of_the_file(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (folder / "costs.toml").read_text().replace("format = 1", "format = 2")
+    code, told, error = priced(folder, tmp_path, capsys, text)
+    assert (code, error["ref"]) == (3, "format-unknown")
+    assert "has format 2, this version reads 1" in told
+
+
+def test_costs_of_another_version_of_the_back_end_are_told_of(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = re.sub(r"onnxruntime [\d.]+", "onnxruntime 0.1", (folder / "costs.toml").read_text())
+    (tmp_path / "given.toml").write_text(text)
+    line = ["plan", str(folder / "model.onnx"), "--target", "host", "--costs", str(tmp_path / "given.toml")]
+    assert run(line) == 0
+    assert "given.toml: measured with onnxruntime 0.1, here is " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "ref", "says"),
+    [
+        (r"\nms = [\d.e-]+", "\nms = -1.0", "cost-wrong", "ms = -1.0"),
+        (r"\nms = [\d.e-]+", "\nms = nan", "cost-wrong", "ms = nan"),
+        (r"\nms = [\d.e-]+", "\nms = inf", "cost-wrong", "ms = inf"),
+        (r"\nms = [\d.e-]+", "\nms = 'fast'", "toml-wrong", "given.toml"),
+        (r"\nms = [\d.e-]+", "", "toml-wrong", "`ms`"),
+        (r"\nms = ", "\nmilliseconds = ", "toml-wrong", "milliseconds"),
+        (r"\nsource = 0", "\nsource = 7", "cost-source", "provenance 7"),
+        (r"\nsource = 0", "\nresident_bytes = -5\nsource = 0", "cost-wrong", "resident_bytes = -5"),
+        (r"^", "not toml\n", "toml-invalid", "not valid TOML"),
+    ],
+)
+def test_costs_that_are_none(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, ref: str, says: str
+) -> None:
+    text, count = re.subn(old, new, (folder / "costs.toml").read_text(), count=1)
+    assert count == 1
+    code, told, error = priced(folder, tmp_path, capsys, text)
+    assert (code, error["ref"]) == (3, ref)
+    assert says in told
+
+
+def test_no_table_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told, error = refused(folder, capsys, "--target", "host", "--costs", "nowhere.toml")
+    assert (code, error["ref"]) == (3, "file-missing")
+    assert "nowhere.toml" in told
+
+
+def test_a_table_that_lacks_a_part_is_completed_and_not_believed_to_be_free(folder: Path, tmp_path: Path) -> None:
+    head, *rows = (folder / "costs.toml").read_text().split("\n[[unit]]\n")
+    kept = [row for row in rows if "matmul" not in row]
+    assert len(kept) == len(rows) - 1
+    (tmp_path / "given.toml").write_text("\n[[unit]]\n".join([head, *kept]))
+    build(folder / "model.onnx", tmp_path / "dist", nodes="1", costs=(str(tmp_path / "given.toml"),))
+    found = {row.label: row for row in load_costs(tmp_path / "dist/costs.toml").unit}
+    assert found["/part1/matmul"].ms > 0
+    given = {row.label: row for row in load_costs(tmp_path / "given.toml").unit}
+    assert found["/part0/relu"].ms == given["/part0/relu"].ms
+
+
+# Fleets
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "ref", "says"),
+    [
+        (A.format("memroy = '8GiB'"), 3, "key-unknown", "did you mean 'memory'?"),
+        (A.format("") + "[[lonk]]\nlatency = '1ms'", 3, "key-unknown", "did you mean 'link'?"),
+        (A.format("") + A.format(""), 3, "node-twice", "node 'a' is there twice"),
+        (A.format("") + "[[link]]\nfrom = 'a'\nto = 'pi-9'", 3, "node-unknown", "'pi-9' is not a node"),
+        (A.format("") + "[[link]]\nfrom = 'a'\nto = 'a'", 3, "fleet-wrong", "no link to itself"),
+        (A.format("memory = '8 gigs'"), 3, "fleet-wrong", "'8 gigs' is not a number with a unit"),
+        (A.format("") + "[[link]]\nbandwidth = 'fast'", 3, "fleet-wrong", "'fast' is not a number with a unit"),
+        (A.format("") + "[[link]]\nlatency = '-1ms'", 3, "fleet-wrong", "'-1ms' is not a number with a unit"),
+        (A.format("").replace("host", "hsot"), 2, "target-unknown", "did you mean 'host'?"),
+        (A.format("") + "[[place]]\nmatch = '/prat0/*'\non = ['a']", 3, "place-unmatched", "did you mean '/part0/*'?"),
+        (A.format("") + "[require]\nzone = 'lab'", 4, "fleet-rejected", "a: require.zone, wanted lab, has nothing"),
+    ],
+)
+def test_fleets_that_cannot_be(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int, ref: str, says: str
+) -> None:
+    found, told, error = fleeted(folder, tmp_path, capsys, text)
+    assert (found, error["ref"]) == (code, ref)
+    assert says in told
+
+
+def test_several_mistakes_are_one_error(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = A.format("memroy = '8GiB'") + A.format("port = 0") + "[[link]]\nfrom = 'a'\nto = 'c'\n"
+    code, told, _ = fleeted(folder, tmp_path, capsys, text)
+    assert code == 3
+    assert told.count("error[") == 1
+    for says in ("did you mean 'memory'?", "port = 0", "there twice", "'c' is not a node"):
+        assert says in told
