@@ -84,6 +84,20 @@ class Rejected(msgspec.Struct, frozen=True):
     has: Any = ""
 
 
+class Together(msgspec.Struct, frozen=True):
+    """What was seen of the stages when they ran together for the build; a value of each stage, in the plan's order.
+
+    ``stage_ms`` is what the back end took, the process's own time aside; ``difference`` the largest one between what
+    was planned and what was seen, as a part of the former.
+    """
+
+    stage_ms: list[float] = []
+    peak_rss_bytes: list[int] = []
+    per_s: float = 0.0
+    streams: int = 0
+    difference: float = 0.0
+
+
 class UnitPlace(msgspec.Struct, frozen=True):
     """A unit of the program: what it is called, its row in the cost table, its stage and its operators."""
 
@@ -131,6 +145,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     units: list[UnitPlace] = []
     cuts: list[Cut] = []
     forecast: Forecast | None = None
+    measured: Together | None = None
 
     @property
     def decoder(self) -> bool:

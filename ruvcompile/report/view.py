@@ -17,7 +17,7 @@ from ruvcompile.simulate import timeline
 from ruvrun.costs import CostTable
 from ruvrun.manifest import Manifest
 
-LONGEST_TIMELINE = 240
+LONGEST_TIMELINE = 160
 """Spans that a timeline shows at most: more could not be told apart."""
 
 
@@ -48,6 +48,17 @@ class View:
     charts: dict[str, Chart]
 
     @property
+    def inner(self) -> dict[int, float]:
+        """What the back end of each stage took when the build ran them together, in ms."""
+        together = self.figures.measured
+        return dict(enumerate(together.stage_ms[: len(self.figures.stages)])) if together else {}
+
+    @property
+    def planned_together(self) -> float:
+        """What was planned per second for as many streams as the build tried."""
+        return planned_per_s(self.figures, self.figures.measured.streams if self.figures.measured else 0)
+
+    @property
     def busy(self) -> dict[int, float | None]:
         """Of a run, the share of the time in which each stage worked."""
         if self.run is None:
@@ -68,8 +79,13 @@ def view_of(figures: Figures, costs: CostTable, manifest: Manifest, run: Run | N
     compared = choices(figures)
     time_parts, memory_parts = times(figures, costs, units), memory(figures, manifest)
     rows = rows_of(figures, run) if run else figures.rows
-    planned, measured, peaks = {}, {}, {}
-    if run is not None:
+    planned: dict[int, float] = {}
+    measured: dict[int, float] = {}
+    peaks: dict[int, int] = {}
+    if run is None:
+        seen = figures.measured.peak_rss_bytes if figures.measured else []
+        peaks = {index: peak for index, peak in enumerate(seen[: len(figures.stages)]) if peak}
+    else:
         for index, stage in zip(in_order(run, figures), run.stages, strict=True):
             planned[index] = planned_ms(figures, index, rows)
             if stage.measured_ms is not None:

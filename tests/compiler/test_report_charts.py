@@ -84,7 +84,7 @@ def test_a_run_stands_beside_every_stage_it_tells_of() -> None:
     planned = [float(re.search(r"([\d.]+) ms planned", each)[1]) for each in told if "pi-0-1" in each]
     assert sum(planned) == pytest.approx(5.0, rel=0.01)
     told = [mark.get("aria-label") or "" for mark in marks(drawn(charts["memory"])["wide"])]
-    assert "stage 0 · pi-0-0: peak of the run 128.0 MiB" in told
+    assert "stage 0 · pi-0-0: measured peak 128.0 MiB" in told
 
 
 def test_the_same_chart_is_the_same_bytes_and_its_names_are_of_the_page() -> None:
@@ -154,3 +154,16 @@ def test_without_the_extra_there_are_tables_and_the_way_to_get_charts(monkeypatc
     assert "pip install" not in whole
     for told in (plan.verdict, "pi-0-1", "cut 0", "Alternatives"):
         assert told in bare
+
+
+def test_what_the_build_saw_stands_beside_what_it_planned() -> None:
+    seen_then = {"stage_ms": [3.21, 3.45], "peak_rss_bytes": [2**27, 2**26], "per_s": 99.5, "streams": 8}
+    plan = figures(alternatives=OTHERS, measured=seen_then | {"difference": 0.021})
+    shown = seen(msgspec.structs.replace(plan, forecast=forecast(plan)))
+    page = pages.page_of(manifest(plan), costs(), shown)
+    for told in ("99.5 tokens/s with 8", "differ by at most 2.1 %", "3.210", "3.450", "128.0 MiB"):
+        assert told in page
+    # Rows of 4 take 5 ms on each of two stages, so 8 streams get 8 tokens in 10 ms.
+    assert shown.planned_together == pytest.approx(800.0)
+    assert shown.charts["memory"].marks == seen(plan).charts["memory"].marks
+    assert seen(plan).charts["memory"].marks == seen(figures()).charts["memory"].marks + 2

@@ -68,6 +68,8 @@ def framed(size: Size, layers: Sequence[Spec], **more: Any) -> Spec:
                 "titleFontSize": 12,
                 "titleFontWeight": "normal",
                 "labelLimit": size.label,
+                "labelSeparation": 8,
+                "labelOverlap": "greedy",
             },
             "axisY": {"labelPadding": 6, "titlePadding": 12},
             "legend": {

@@ -157,7 +157,7 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
         if stage.usable_bytes in near
     ]
     seen = [
-        {"stage": names[index], "size": peak / width, "says": f"{names[index]}: peak of the run {show_bytes(peak)}"}
+        {"stage": names[index], "size": peak / width, "says": f"{names[index]}: measured peak {show_bytes(peak)}"}
         for index, peak in peaks.items()
     ]
 
@@ -196,7 +196,7 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
     if limits:
         says += " The line behind it is what the node has usable."
     if seen:
-        says += " The diamond is the peak of the run."
+        says += " The diamond is the peak that was measured."
     return Chart("memory", "Memory per stage", says, len(bars) + len(limits) + len(seen), spec)
 
 
