@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ruvcompile.quantities import show_bytes
@@ -62,27 +62,33 @@ def _stages(result: Mapping[str, Any]) -> str:
         if len(alike) > 1:
             numbers = ", ".join(str(pipeline[0]["pipeline"]) for pipeline in same)
             lines.append(f"\npipeline{'s' if len(same) > 1 else ''} {numbers}")
-        rows = [_stage(number, places, not one) for number, places in enumerate(zip(*same, strict=True))]
-        head = ["stage", "node", *([] if one else ["target", "back end"]), "graph nodes", "weights", "key/value"]
-        lines.append(
-            table([*head, "memory", "sends", "ms", *(["one row"] if len(rows[0]) > len(head) + 3 else [])], rows)
-        )
+        columns = [each for each in _columns(stages) if each[0] not in (("target", "back end") if one else ())]
+        rows = [
+            [str(number), _names([place["node"] for place in places]), *(tell(places[0]) for _, tell in columns)]
+            for number, places in enumerate(zip(*same, strict=True))
+        ]
+        lines.append(table(["stage", "node", *(title for title, _ in columns)], rows))
     return "\n".join(lines)
 
 
-def _stage(number: int, places: Sequence[Mapping[str, Any]], machine: bool) -> list[str]:
-    """A line: one stage, on the nodes that hold it."""
-    stage, nodes = places[0], [place["node"] for place in places]
+def _columns(stages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Callable[[Mapping[str, Any]], str]]]:
+    """Title and cell of what is told of a stage; not what says nothing of any of them."""
+    yield "target", lambda stage: stage["target"]
+    yield "back end", lambda stage: stage["backend"]
+    yield "graph nodes", lambda stage: str(stage["graph_nodes"])
+    yield "weights", lambda stage: show_bytes(stage["weight_bytes"])
+    if any(stage["kv_bytes"] for stage in stages):
+        yield "key/value", lambda stage: show_bytes(stage["kv_bytes"])
+    yield "memory", lambda stage: show_bytes(stage["predicted_rss_bytes"])
+    yield "sends", lambda stage: show_bytes(stage["cut_bytes"])
+    yield "ms", lambda stage: f"{stage['predicted_ms']:.2f}"
+    if any(stage.get("predicted_ms_one", stage["predicted_ms"]) != stage["predicted_ms"] for stage in stages):
+        yield "one row", lambda stage: f"{stage['predicted_ms_one']:.2f}"
+
+
+def _names(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return [
-        str(number),
-        ", ".join(nodes[:_NAMED]) + more,
-        *([stage["target"], stage["backend"]] if machine else []),
-        str(stage["graph_nodes"]),
-        *(show_bytes(stage[key]) for key in ("weight_bytes", "kv_bytes", "predicted_rss_bytes", "cut_bytes")),
-        f"{stage['predicted_ms']:.2f}",
-        *([f"{stage['predicted_ms_one']:.2f}"] if "predicted_ms_one" in stage else []),
-    ]
+    return ", ".join(nodes[:_NAMED]) + more
 
 
 def _expected(result: Mapping[str, Any]) -> str:
@@ -96,7 +102,7 @@ def _expected(result: Mapping[str, Any]) -> str:
     elif result.get("predicted_items_per_s") is not None:
         rate, latency = result["predicted_items_per_s"], result["predicted_latency_ms"]
         lines.append(f"predicted: {rate:.1f} items/s, one takes {latency:.2f} ms")
-    rows = f" at {counted(result['rows'], 'row')}" if result.get("rows") else ""
+    rows = f" at {result['rows']} rows" if result.get("rows", 1) > 1 else ""
     lines.append(
         f"slowest part {result['bottleneck_ms']:.2f} ms{rows}, lower bound {result['lower_bound_ms']:.2f} ms, "
         f"gap {100 * result['gap']:.1f} %{'' if result.get('exact', True) else ', not every cut was looked at'}"

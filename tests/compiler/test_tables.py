@@ -30,6 +30,12 @@ def test_a_step_of_many_rows_is_told_beside_one_of_one() -> None:
     assert lines[2].endswith("4.5 KiB  5.25     3.00")
 
 
+def test_a_graph_has_no_key_value_space() -> None:
+    lines = plan_text(PLAN | {"stages": [stage | {"kv_bytes": 0} for stage in PLAN["stages"]], "rows": 1}).splitlines()
+    assert lines[1].startswith("stage  node    graph nodes   weights     memory")
+    assert any(line.startswith("slowest part 6.25 ms, lower") for line in lines)
+
+
 def test_machines_of_several_kinds_are_told_apart() -> None:
     stages = [PLAN["stages"][0], PLAN["stages"][1] | {"target": "pi5"}]
     lines = plan_text(PLAN | {"stages": stages}).splitlines()
