@@ -23,10 +23,15 @@ from ruvcompile.progress import Silent
 from ruvcompile.targets import load_target
 from ruvcompile.whole import observe
 from ruvrun.bundle import load_spec
+from ruvrun.costs import dump_costs
 from ruvrun.executors import Span, load_graph
+from ruvrun.profile.conditions import Conditions
 from ruvrun.profile.draw import drawn, load_probe
 from ruvrun.profile.graph import graph_inputs
 from ruvrun.profile.sheet import load_sheet
+from ruvrun.profile.table import profile, segments
+from tests.compiler.builds import plan
+from tests.compiler.test_build_targets import rates
 from tests.decoders import open_decoders
 from tests.graphs import make_model, program_of, tensor, weight
 from tests.models import write_tiny_gguf
@@ -189,3 +194,31 @@ def test_what_cannot_be_probed_is_told(tmp_path, flags, ref) -> None:
         run_probe(model, tmp_path / "probe", **flags)
     assert caught.value.ref == ref
     assert not (tmp_path / "probe").exists()
+
+
+def test_a_plan_from_a_probe_is_measured_and_measures_nothing(tmp_path, monkeypatch) -> None:
+    """What is measured on a machine with a probe counts for the whole model, layers that are not in it included."""
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", layers=5)
+    monkeypatch.setattr("ruvcompile.compile.PROBE_BYTES", 0)
+    run_probe(model, tmp_path / "probe")
+    with segments(tmp_path / "probe") as (name, stages):
+        found = profile(stages, Conditions(threads=4, seconds=0.2), model=name).table
+    (tmp_path / "costs.toml").write_bytes(dump_costs(found))
+    assert {row.target for row in found.unit} == {"pi5"}
+    assert found.provenance[0].model == name
+    monkeypatch.setattr("ruvcompile.measure.fleet.measure", None)
+    monkeypatch.setattr("ruvcompile.measure.fleet.measure_rates", None)
+    made = plan(model, tmp_path, target="pi5", nodes="2", stages=2, costs=(str(tmp_path / "costs.toml"),))
+    assert made["cost_source"] == "measured"
+    assert "cost_hint" not in made
+    assert sum(stage["graph_nodes"] for stage in made["stages"]) > 5 * 10
+
+
+def test_scaled_costs_come_with_what_to_do_about_them(tmp_path, monkeypatch) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.setattr("ruvcompile.measure.fleet.measure_rates", rates)
+    made = plan(model, tmp_path, target="pi5", nodes="2", stages=1, replicas=1)
+    assert made["cost_source"] == "scaled"
+    assert made["cost_hint"][0] == f"ruvcompile probe {model} --target pi5 -o probe-pi5"
+    assert made["cost_hint"][-1].endswith("--stages 1 --replicas 1 --costs costs-pi5.toml")
+    assert len(made["cost_hint"]) == 3
