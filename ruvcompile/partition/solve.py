@@ -170,7 +170,8 @@ class _Answers:
 def _between(span: _Interval) -> float:
     """The next bound to try: near the lower end while the upper one is far away."""
     if math.isinf(span.high) or span.low <= 0 or span.high / span.low < 1.02:
-        return span.low + (span.high - span.low) / 2
+        middle = span.low + (span.high - span.low) / 2
+        return middle if middle < span.high else span.low  # no number lies between two neighbours
     return float(span.low * (span.high / span.low) ** 0.25)
 
 
