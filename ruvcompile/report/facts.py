@@ -10,7 +10,7 @@ from ruvcompile.quantities import show_bytes
 from ruvcompile.report.charts.frame import show_ms
 from ruvcompile.report.contents import Figures
 from ruvcompile.report.run import Run
-from ruvrun.costs import CostTable
+from ruvrun.costs import CostTable, Provenance
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ class Source:
     """Who measured, when, how many rows, and how much those measurements spread."""
 
     machine: str
-    cpu: str
     software: str
     date: str
     rows: int
@@ -61,9 +60,19 @@ def sources(costs: CostTable) -> list[Source]:
             *(row.spread for row in costs.link if row.source == number),
         ]
         median, largest = (statistics.median(spreads), max(spreads)) if spreads else (0.0, 0.0)
-        entry = Source(source.machine, source.cpu, source.software, source.date, len(spreads), median, largest)
+        entry = Source(_machine(source), _software(source), source.date, len(spreads), median, largest)
         found.append(entry)
     return found
+
+
+def _machine(source: Provenance) -> str:
+    features = f", {' '.join(source.features)}" if source.features else ""
+    return f"{source.cpu} ({source.machine}{features})"
+
+
+def _software(source: Provenance) -> str:
+    threads = f", {source.threads} thread{'s' if source.threads > 1 else ''}" if source.threads else ""
+    return f"{source.software}{threads}{f'; units of {source.model}' if source.model else ''}"
 
 
 def beside(figures: Figures, run: Run) -> list[tuple[str, str, str]]:

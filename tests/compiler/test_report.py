@@ -13,6 +13,7 @@ import pytest
 from ruvcompile import cli
 from ruvcompile import compile as steps
 from ruvcompile.errors import InputError
+from ruvrun.manifest import load_manifest
 from tests.compiler.builds import build
 from tests.models import write_tiny_gguf
 
@@ -54,12 +55,20 @@ class Text(HTMLParser):
 def built(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("report")
     model = write_tiny_gguf(folder / "tiny.gguf")
-    return folder / "dist", build(model, folder / "dist", name="<b>A & B</b>")
+    return folder / "dist", build(model, folder / "dist", stages=2, name="<b>A & B</b>")
+
+
+@pytest.fixture(scope="module")
+def run(built) -> dict[str, Any]:
+    """``RUN``, on the nodes that the plan has chosen."""
+    placed = load_manifest(built[0] / "manifest.toml").pipeline[0].stages
+    stages = [stage | {"node": each.node} for stage, each in zip(RUN["stages"], placed, strict=True)]
+    return RUN | {"stages": stages}
 
 
 @pytest.fixture
-def run_file(tmp_path) -> Path:
-    (tmp_path / "bench.json").write_text(json.dumps(RUN))
+def run_file(tmp_path, run) -> Path:
+    (tmp_path / "bench.json").write_text(json.dumps(run))
     return tmp_path / "bench.json"
 
 
@@ -123,14 +132,15 @@ def test_a_run_stands_beside_the_plan(built, run_file) -> None:
         ('{"runs": []}', "json-wrong"),
         ('{"stages": [{"busy": 1}]}', "json-wrong"),
         ('{"stages": []}', "run-of-another-build"),
-        (json.dumps(RUN | {"stages": RUN["stages"][::-1]}), "run-of-another-build"),
-        (json.dumps(RUN | {"id": "0" * 64}), "run-of-another-build"),
-        (json.dumps(RUN | {"tokens_per_s": None, "items_per_s": 5.0}), "run-of-another-build"),
+        (lambda run: run | {"stages": run["stages"][::-1]}, "run-of-another-build"),
+        (lambda run: run | {"stages": run["stages"][:1]}, "run-of-another-build"),
+        (lambda run: run | {"id": "0" * 64}, "run-of-another-build"),
+        (lambda run: run | {"tokens_per_s": None, "items_per_s": 5.0}, "run-of-another-build"),
     ],
 )
-def test_what_is_no_run_of_this_build(built, tmp_path, content, ref) -> None:
+def test_what_is_no_run_of_this_build(built, run, tmp_path, content, ref) -> None:
     before = read(built[0])
-    (tmp_path / "bench.json").write_text(content)
+    (tmp_path / "bench.json").write_text(content if isinstance(content, str) else json.dumps(content(run)))
     with pytest.raises(InputError) as error:
         steps.report(built[0] / "manifest.toml", tmp_path / "bench.json")
     assert error.value.ref == ref
@@ -138,9 +148,9 @@ def test_what_is_no_run_of_this_build(built, tmp_path, content, ref) -> None:
     assert read(built[0]) == before
 
 
-def test_a_run_of_this_build_is_known_by_its_id(built, tmp_path) -> None:
+def test_a_run_of_this_build_is_known_by_its_id(built, run, tmp_path) -> None:
     output, result = built
-    (tmp_path / "bench.json").write_text(json.dumps(RUN | {"id": result["id"]}))
+    (tmp_path / "bench.json").write_text(json.dumps(run | {"id": result["id"]}))
     steps.report(output / "manifest.toml", tmp_path / "bench.json")
     assert RUN["verdict"] in Text(read(output)).text
     steps.report(output / "manifest.toml", None)

@@ -221,7 +221,7 @@ def test_ways_lead_from_the_head_through_every_stage_and_back() -> None:
 
 def test_who_measured_is_told_with_the_spread() -> None:
     (source,) = sources(costs())
-    assert (source.cpu, source.rows, source.median, source.largest) == ("fast", 4, 0.02, 0.02)
+    assert (source.machine, source.rows, source.median, source.largest) == ("fast (box)", 4, 0.02, 0.02)
 
 
 def test_what_gather_and_the_forecast_add_comes_back_as_it_was() -> None:

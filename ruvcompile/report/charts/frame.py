@@ -51,7 +51,7 @@ def framed(size: Size, layers: Sequence[Spec], **more: Any) -> Spec:
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": size.width,
-        "padding": {"left": 8, "top": 6, "right": 12, "bottom": 4},
+        "padding": {"left": 12 if size.narrow else 24, "top": 6, "right": 12, "bottom": 4},
         "autosize": {"type": "fit-x", "contains": "padding"},
         "layer": list(layers),
         "config": {
@@ -111,7 +111,7 @@ def beyond(size: Size, limit: int, names: Sequence[str], ends: Sequence[tuple[fl
         names: of the bars, which stand on the left.
         ends: where bars end, and how many characters stand behind them.
     """
-    plot = size.width - 30 - min(limit, _CHARACTER * max(map(len, names)))
+    plot = size.width - 44 - min(limit, _CHARACTER * max(map(len, names)))
     least = max((at for at, _ in ends), default=0.0)
     return max((at * plot / max(plot - _CHARACTER * (count + 2), plot / 4) for at, count in ends), default=least)
 

@@ -196,7 +196,8 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
     if limits:
         says += " The line behind it is what the node has usable."
     if seen:
-        says += " The diamond is the peak that was measured."
+        says += " The diamond is the peak that was measured"
+        says += ", with key/value space as far as it had been written by then." if figures.decoder else "."
     return Chart("memory", "Memory per stage", says, len(bars) + len(limits) + len(seen), spec)
 
 
