@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ruvrun.costs import CostTable, NodeCost, Provenance, UnitCost, dump_costs, load_costs, merge
+from ruvrun.costs import (
+    CostTable,
+    LinkCost,
+    NodeCost,
+    Provenance,
+    Rate,
+    UnitCost,
+    dump_costs,
+    load_costs,
+    merge,
+)
 from ruvrun.errors import InputError
 
 HERE = Provenance(machine="x86_64, 2 cores", cpu="this", software="ruvrun 1", date="2026-01-01")
@@ -119,3 +129,25 @@ def test_what_is_no_cost_table(tmp_path: Path, what: str) -> None:
         load_costs(path)
     assert error.value.ref == ref
     assert error.value.hint
+
+
+def test_links_that_carry_nothing_and_machines_that_do_nothing_are_refused(tmp_path: Path) -> None:
+    link = LinkCost(sender="a", receiver="b", latency_ms=0.0, bytes_per_s=0.0, source=0)
+    rate = Rate(name="int4_matvec", value=0.0, unit="B/s", target="host", backend="onnxruntime", threads=1, source=0)
+    for table, named in (
+        (CostTable(provenance=[HERE], link=[link]), "the link from a to b has bytes_per_s = 0.0"),
+        (CostTable(provenance=[HERE], rate=[rate]), "the rate int4_matvec of host has value = 0.0"),
+    ):
+        (tmp_path / "costs.toml").write_bytes(dump_costs(table))
+        with pytest.raises(InputError, match=named) as caught:
+            load_costs(tmp_path / "costs.toml")
+        assert caught.value.ref == "cost-wrong"
+
+
+def test_a_link_is_found_by_its_ends_and_direction() -> None:
+    def link(sender: str, receiver: str, ms: float) -> LinkCost:
+        return LinkCost(sender=sender, receiver=receiver, latency_ms=ms, bytes_per_s=1e6, source=0)
+
+    table = CostTable(provenance=[HERE], link=[link("a", "b", 1), link("b", "a", 2), link("a", "b", 3)])
+    assert [found and found.latency_ms for found in (table.between("a", "b"), table.between("b", "a"))] == [3, 2]
+    assert table.between("a", "c") is None

@@ -24,6 +24,9 @@ _IDENTITY = {
 }
 """What makes two rows of a list the same row, measured twice."""
 
+_DIVIDED = ("bytes_per_s", "value")
+"""Of links and rates: what others are divided by."""
+
 
 def load_costs(path: Path) -> CostTable:
     """Read a cost table.
@@ -35,7 +38,8 @@ def load_costs(path: Path) -> CostTable:
     table = read_toml(path, CostTable, "cost table")
     for what, row in _named(table):
         for name, value in _figures(row):
-            if not 0 <= value < float("inf"):  # NaN is no time either
+            least = value > 0 if name in _DIVIDED else value >= 0
+            if not (least and value < float("inf")):  # NaN is no time either
                 raise InputError("cost-wrong", f"{path}: {what} has {name} = {value}", hint="measure it again")
         if not 0 <= row.source < len(table.provenance):
             told = f"{path}: {what} names provenance {row.source}, which is not there"
