@@ -7,6 +7,7 @@ format grows, and never changed.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ruvrun.bundle import State, load_spec
 from ruvrun.costs import load_costs
 from ruvrun.manifest import Address, KeyValue, Tensor, load_manifest, load_nodes
 from ruvrun.npz import read_npz
+from ruvrun.profile.draw import load_probe, numbers
 
 V1 = Path(__file__).parents[1] / "data" / "formats" / "v1"
 EXPORTED, TEXTS = V1.with_name("v1-exported"), V1.with_name("v1-texts")
@@ -71,6 +73,16 @@ def test_costs() -> None:
     assert table.provenance[row.source].date == "2026-11-30"
 
 
+def test_probe() -> None:
+    probe = load_probe(V1)
+    assert (probe.model, probe.quant, probe.target, probe.threads, probe.seed) == ("tiny", "auto", "pi5", 4, 0)
+    assert [file.salt.rpartition(".")[2] for file in probe.file] == ["linear", "linear", "rows"]
+    (tensor,) = probe.file[0].tensor
+    assert (tensor.offset, tensor.length, tensor.kind, tensor.shift) == (10240, 16384, "bytes", 0)
+    drawn = hashlib.sha256(b"".join(numbers(probe.seed, probe.file[0].salt, tensor))).hexdigest()
+    assert drawn == "9b8bbd1757233de3002a5dc4cf01da915b1fca1718758575b8398ce5cdf68cc9"
+
+
 def test_bundle_of_a_decoder_as_it_was_exported() -> None:
     spec = load_spec(EXPORTED)
     assert (spec.kind, spec.exported, load_spec(V1).exported) == ("decoder", True, False)
@@ -102,6 +114,6 @@ def test_graph_with_texts_and_an_optional() -> None:
     assert golden["out.y"].tolist() == [1.0] * 16
 
 
-@pytest.mark.parametrize("name", ["manifest", "nodes", "bundle", "costs"])
+@pytest.mark.parametrize("name", ["manifest", "nodes", "bundle", "costs", "probe"])
 def test_the_number_of_the_format_stands_in_every_file(name: str) -> None:
     assert (V1 / f"{name}.toml").read_text().startswith("format = 1\n")
