@@ -16,6 +16,7 @@ from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.memory import installed, usable
 from ruvcompile.plan.places import held_together
+from ruvcompile.plan.rules import LESS, told
 from ruvcompile.plan.shapes import Cuts, Shape, Solution
 from ruvcompile.plan.solve import Solver
 from ruvcompile.plan.tasks import Desk
@@ -35,13 +36,15 @@ def nothing_fits(desk: Desk, cuts: Cuts | None) -> FitError:
     solution = next((found for shape in allowed if (found := solver.solve(shape)) is not None), None)
     if solution is None:
         stages = allowed[0].stages if allowed else facts.options.stages or 1
-        ruled = bool(facts.held or any(facts.barred.values()))
-        told = "and every part stay where the rules want it" if ruled else ""
+        if facts.held or any(facts.barred.values()):
+            into = f" into {stages} stages" if facts.options.stages else ""
+            what = f"no cut of this model{into} has every part where it may be"
+            return FitError("fleet-rejected", what, context=told(facts.rejected), hint=LESS)
         return FitError(
             "no-legal-cut",
-            f"this model cannot be cut into {stages} stages {told}".rstrip(),
+            f"this model cannot be cut into {stages} stages",
             context=held_together(facts.units, facts.edges),
-            hint="ask for less in the rules of the fleet file" if ruled else "build with fewer --nodes",
+            hint="build with fewer --nodes",
         )
     return _short(desk, solution, list(_ways_out(desk, cuts)))
 

@@ -32,6 +32,7 @@ _TOKENS, _LOGITS = "input_ids", "logits"
 _MOST_NAMES = 2000
 _SHOWN = 4
 _TOLD = 30
+LESS = "correct what the nodes say of themselves, or ask for less in the fleet file"
 
 
 @dataclass(frozen=True)
@@ -206,13 +207,14 @@ def _ruled(number: int, places: Sequence[Place], bound: Sequence[_Bound]) -> lis
 
 
 def _nothing_left(what: str, rejected: Sequence[Mapping[str, str]], rules: Sequence[str] = ()) -> FitError:
-    context = [_line(entry) for entry in rejected]
-    if len(context) > _TOLD:
-        context = [*context[:_TOLD], f"and {len(context) - _TOLD} more"]
-    if rules:
-        context.insert(0, f"bound by {', '.join(rules)}")
-    hint = "correct what the nodes say of themselves, or ask for less in the fleet file"
-    return FitError("fleet-rejected", what, context=context, hint=hint)
+    bound = [f"bound by {', '.join(rules)}"] if rules else []
+    return FitError("fleet-rejected", what, context=[*bound, *told(rejected)], hint=LESS)
+
+
+def told(rejected: Sequence[Mapping[str, str]]) -> list[str]:
+    """What was turned down, a line each; of very much, the first."""
+    lines = [_line(entry) for entry in rejected]
+    return lines if len(lines) <= _TOLD else [*lines[:_TOLD], f"and {len(lines) - _TOLD} more"]
 
 
 def _line(entry: Mapping[str, str]) -> str:

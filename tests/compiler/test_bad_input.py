@@ -15,6 +15,7 @@ from ruvcompile.cli import run
 from ruvrun.costs import load_costs
 from tests.compiler.builds import build
 from tests.graphs import make_model, tensor, weight
+from tests.models import write_tiny_gguf
 
 NODE = "[[node]]\nname = '{}'\ntarget = 'host'\n{}\n"
 A, B = NODE.format("a", "{}"), NODE.format("b", "{}")
@@ -177,3 +178,50 @@ def test_several_mistakes_are_one_error(folder: Path, tmp_path: Path, capsys: py
     assert told.count("error[") == 1
     for says in ("did you mean 'memory'?", "port = 0", "there twice", "'c' is not a node"):
         assert says in told
+
+
+def test_rules_that_no_cut_keeps(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first and the last part on a, the one between on b: a node holds one stage."""
+    ends = "".join(f"[[place]]\nmatch = '/part{part}/*'\non = ['a']\n" for part in (0, 3))
+    text = A.format("") + B.format("") + ends + "[[place]]\nmatch = '/part1/*'\non = ['b']\n"
+    code, told, error = fleeted(folder, tmp_path, capsys, text)
+    assert (code, error["ref"]) == (4, "fleet-rejected")
+    assert "no cut of this model has every part where it may be" in told
+    assert "a: place /part1/*, wanted b, has a" in told
+    assert "b: place /part3/*, wanted a, has b" in told
+
+
+def test_a_fleet_that_cannot_hold_the_model(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is missing, on which node, and what would make it fit."""
+    model = chain(tmp_path / "large.onnx", "Relu", "Exp", width=2048)  # 16 MiB of weights
+    text = A.format("address = 'a.lan'\nmemory = '80MiB'\nreserve = '1MiB'")
+    (tmp_path / "fleet.toml").write_text(text)
+    code = run(["plan", str(model), "--fleet", str(tmp_path / "fleet.toml")])
+    told = capsys.readouterr().err
+    assert code == 4
+    assert "error[fleet-memory-short]: stage 0 needs " in told
+    assert " on a, which has 79.0 MiB usable" in told
+    assert "80.0 MiB installed, 1.0 MiB reserved" in told
+    assert "hint: use nodes with more memory" in told
+
+
+def test_what_would_make_it_fit_is_found_by_trying(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", layers=3, context=4096)
+    text = A.format("address = 'a.lan'\nthreads = 1\nmemory = '181MiB'\nreserve = '1MiB'")
+    (tmp_path / "fleet.toml").write_text(text)
+    build(model, tmp_path / "built", fleet=str(tmp_path / "fleet.toml"), context=64)
+    line = ["plan", str(model), "--costs", str(tmp_path / "built/costs.toml"), "--fleet", str(tmp_path / "fleet.toml")]
+    line += ["--context", "4096"]
+    capsys.readouterr()
+    assert run([*line, "--streams", "64"]) == 4
+    told = capsys.readouterr().err
+    assert re.search(r"key/value [\d.]+ MiB \(64 streams x 4096 tokens\)", told)
+    hint = told[told.index("hint: ") :]
+    context, streams = re.search(r"--context (\d+)", hint), re.search(r"--streams (\d+)", hint)
+    more = re.search(r"(\d+) more nodes? like a", hint)
+    assert context and streams and more
+    assert run([*line[:-1], context.group(1), "--streams", "64"]) == 0
+    assert run([*line, "--streams", streams.group(1)]) == 0
+    grown = [text.replace("'a", f"'a{number}") for number in range(1 + int(more.group(1)))]
+    (tmp_path / "fleet.toml").write_text("".join(grown))
+    assert run([*line, "--streams", "64"]) == 0
