@@ -73,6 +73,14 @@ def test_the_head_takes_its_time_from_the_stage_beside_it() -> None:
     assert one.done - one.first == pytest.approx(10 * 23)
 
 
+def test_one_head_can_be_too_little_for_many_pipelines() -> None:
+    """Eight stages could do some 760 tokens a second; a head that takes 5 ms for each step lets 200 pass."""
+    each = [pipeline(line(10 + number / 7, 0), name=f"p{number}") for number in range(8)]
+    outcome = simulate(fleet(*each, head=line(5, 0), streams=1), _together(8, 200))
+    assert outcome.tokens / outcome.full_ms == pytest.approx(0.2, rel=0.02)
+    assert outcome.head_ms == pytest.approx(outcome.full_ms, rel=0.02)
+
+
 def test_a_queue_waits_as_long_as_theory_says() -> None:
     """Calls of a graph on one stage, at a rate: M/D/1 waits rho / (2 (1 - rho)) services (Pollaczek and Khinchine)."""
     graph = replace(fleet(pipeline(line(0, 10))), decoder=False)
@@ -234,8 +242,8 @@ def test_the_worst_nodes_are_those_of_the_fastest_pipelines() -> None:
     slow = [pipeline(line(900, 100), chunks=line(900, 1), name=f"slow{number}") for number in range(3)]
     fast = pipeline(line(9, 1), chunks=line(9, 0.01), name="fast")
     load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
-    assert nodes_may_be_away(fleet(*slow, fast), load, 500) == 0
-    assert nodes_may_be_away(fleet(*slow, fast), load, 5000) == 3
+    assert nodes_may_be_away(fleet(fast, *slow), load, 500) == 0
+    assert nodes_may_be_away(fleet(fast, *slow), load, 5000) == 3
 
 
 def test_fewer_nodes_never_serve_sooner() -> None:
