@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ruvcompile.lower.weights import WeightStore
-from ruvcompile.measure import decoder, nodes
-from ruvcompile.measure.provenance import provenance
-from ruvcompile.passes.pieces import label
+from ruvcompile.measure.decoder import measure_decoder
+from ruvcompile.measure.nodes import measure_nodes
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
-from ruvrun.costs import CostTable, UnitCost, merge
+from ruvrun.costs import CostTable, merge
 from ruvrun.executors import Array
 
 
@@ -29,49 +28,70 @@ def measure(
     target: str,
     backend: str,
     threads: int,
+    beside: int,
     store: WeightStore,
     scratch: Path,
     samples: Mapping[str, Array],
     progress: Progress,
 ) -> CostTable:
-    """The cost rows of all ``units`` on this machine, one per distinct key.
+    """The cost rows of all ``units`` on this machine, one per distinct key, and what a step costs beside them.
 
     Args:
         program: quantised; what will run.
         units: what it may be cut between.
         keys: what each computes (``unit_keys``); units of equal key are one row.
         known: rows that need not be measured again.
-        target, backend, threads: what the rows are filed under.
-        store, scratch: where the segments that are run are written.
+        target, backend, threads, beside: what the rows are filed under, and how they are measured.
+        store, scratch: where what is run is written.
         samples: inputs to run a graph with; not used for decoders.
     """
-    distinct: dict[str, Unit] = {}
-    for key, unit in zip(keys, units, strict=True):
-        distinct.setdefault(key, unit)
-    found = known.rows(distinct, target, backend, threads)
-    kept = CostTable(
-        provenance=known.provenance,
-        unit=[row for row in found if row is not None],
-    )
-    if len(kept.unit) == len(distinct):
-        return merge([kept])
-    run = decoder.measure_units if program.decoder is not None else nodes.measure_units
-    times = run(program, units, keys, store=store, scratch=scratch, threads=threads, samples=samples, progress=progress)
-    rows = [
-        UnitCost(
-            key=key,
-            label=label(unit, decoder=program.decoder is not None),
+    kept = held(program, keys, known, target, backend, threads, beside)
+    if kept is not None:
+        return kept
+    wanted = dict.fromkeys(keys)
+    found = [row for row in known.rows(wanted, target, backend, threads, beside) if row is not None]
+    if program.decoder is not None:
+        made = measure_decoder(
+            program,
+            units,
+            keys,
             target=target,
             backend=backend,
             threads=threads,
-            ms=times[key].ms,
-            ms_per_token=times[key].ms_per_token,
-            spread=times[key].spread,
-            depth=times[key].depth,
-            chunk=times[key].chunk,
-            node=times[key].nodes,
-            source=0,
+            beside=beside,
+            store=store,
+            scratch=scratch,
+            progress=progress,
         )
-        for key, unit in distinct.items()
-    ]
-    return merge([CostTable(provenance=[provenance()], unit=rows), kept])
+    else:
+        made = measure_nodes(
+            program,
+            units,
+            keys,
+            target=target,
+            backend=backend,
+            threads=threads,
+            beside=beside,
+            samples=samples,
+            progress=progress,
+        )
+    return merge([made, CostTable(provenance=known.provenance, unit=found)])
+
+
+def held(
+    program: Program,
+    keys: Sequence[str],
+    known: CostTable,
+    target: str,
+    backend: str,
+    threads: int,
+    beside: int | None,
+) -> CostTable | None:
+    """The rows of ``known`` that a plan needs of one kind of machine; None where some are missing."""
+    wanted = dict.fromkeys(keys)
+    rows = [row for row in known.rows(wanted, target, backend, threads, beside) if row is not None]
+    kind = "decoder" if program.decoder is not None else "graph"
+    overhead = known.overhead_of(kind, target, backend, threads, beside)
+    if len(rows) < len(wanted) or (overhead is None and kind == "decoder" and any(row.curve for row in rows)):
+        return None
+    return merge([CostTable(provenance=known.provenance, unit=rows, overhead=[overhead] if overhead else [])])

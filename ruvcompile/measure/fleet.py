@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ruvcompile.fleet import HOST
 from ruvcompile.lower.weights import WeightStore
-from ruvcompile.measure import measure
+from ruvcompile.measure import held, measure
 from ruvcompile.measure.scale import figures, scale
 from ruvcompile.measure.work import works
 from ruvcompile.passes.infer import Type
@@ -34,32 +34,36 @@ def measure_fleet(
     progress: Progress,
     types: Mapping[str, Type] | None = None,
 ) -> CostTable:
-    """A row for every unit on every member's target and threads.
+    """A row for every unit on every member's target and threads, measured in its company, and the overheads.
 
-    Rows of a target that is not this machine are taken from ``known``; where they are missing this machine is
-    measured, with as many threads as it has of those asked for, and its rows are scaled.
+    What else is known of machines and links stays, too. Rows of a target that is not this machine are taken from
+    ``known``; where they are missing this machine is measured, with as many threads as it has of those asked for, and
+    its rows are scaled.
     """
-    kinds = dict.fromkeys((member.target, member.threads) for member in members)
-    used = []
-    for target, threads in kinds:
+    kinds = dict.fromkeys((member.target, member.threads, member.beside) for member in members)
+    used = [CostTable(provenance=known.provenance, stage=known.stage, link=known.link, rate=known.rate)]
+    for target, threads, beside in kinds:
         here = target.name == HOST
-        found = known.rows(keys, target.name, target.backend, threads)
-        complete = all(row is not None for row in found)
-        name, count = (target.name, threads) if here or complete else (HOST, min(threads, cores()))
+        given = None if here else held(program, keys, known, target.name, target.backend, threads, None)
+        if given is not None:
+            used.append(given)
+            continue
+        count = threads if here else min(threads, cores())
         rows = measure(
             program,
             units,
             keys,
             known,
-            target=name,
+            target=HOST,
             backend=target.backend,
             threads=count,
+            beside=beside,
             store=store,
             scratch=scratch,
             samples=samples,
             progress=progress,
         )
-        if here or complete:
+        if here:
             used.append(rows)
             continue
         with progress.step("rates"):

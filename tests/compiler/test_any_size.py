@@ -181,37 +181,43 @@ def test_a_part_takes_no_second_copy_and_is_gone_behind_the_next(source, tmp_pat
     np.testing.assert_array_equal(run_parts(divided.all(), ids, rows=5, threads=1)["logits"], together)
 
 
-def test_of_a_large_decoder_one_unit_of_every_kind_is_measured(source, tmp_path, monkeypatch) -> None:
+def test_of_a_large_decoder_one_layer_of_every_kind_is_measured(source, tmp_path, monkeypatch) -> None:
     program = quantise(source, "int4")
     units = program_units(program)
     keys = unit_keys(program, units)
-    assert measuring.sampled(program, units, keys) == [range(len(units))], "a small one is run as it is"
+    assert measuring.sampled(program, units, keys)[0] is program, "a small one is run as it is"
     monkeypatch.setattr(measuring, "SAMPLE_BYTES", 1)
-    assert measuring.sampled(program, units, keys) == [range(3), range(len(units) - 1, len(units))]
-    times = measuring.measure_units(
+    _, parted, _ = measuring.sampled(program, units, keys)
+    assert [unit.nodes[0] for unit in parted] == [units[number].nodes[0] for number in (0, 1, 2, len(units) - 1)]
+    table = measuring.measure_decoder(
         program,
         units,
         keys,
+        target="host",
+        backend="onnxruntime",
+        threads=1,
+        beside=1,
         store=WeightStore(tmp_path / "store"),
         scratch=tmp_path,
-        threads=1,
-        samples={},
         progress=Silent(),
     )
-    assert times.keys() == set(keys)
-    assert all(time.ms > 0 for time in times.values())
-    head = times[keys[-1]]
-    assert "MatMulNBits" in {node.op for node in head.nodes}
+    assert {row.key for row in table.unit} == set(keys)
+    assert all(row.ms > 0 for row in table.unit)
+    (head,) = [row for row in table.unit if row.key == keys[-1]]
+    assert "MatMulNBits" in {node.op for node in head.node}
     written = {path.name for path in (tmp_path / "store").iterdir()}
     assert len(written) < len(units), "what is not run is not quantised either"
+    assert {path.name for path in tmp_path.iterdir()} == {"store"}, "nothing else stays"
 
 
-def test_as_many_more_units_as_fit_are_measured(source, monkeypatch) -> None:
+def test_as_many_more_layers_as_fit_are_measured(source, monkeypatch) -> None:
     program = quantise(source, "int4")
     units = program_units(program)
     keys = unit_keys(program, units)
-    monkeypatch.setattr(measuring, "SAMPLE_BYTES", parts.weight_bytes(program, [*units[:5], units[-1]]))
-    assert measuring.sampled(program, units, keys) == [range(5), range(len(units) - 1, len(units))]
+    room = sum(parts.weight_bytes(program, [unit]) for unit in [*units[:5], units[-1]])
+    monkeypatch.setattr(measuring, "SAMPLE_BYTES", room)
+    _, parted, _ = measuring.sampled(program, units, keys)
+    assert len(parted) == 6
 
 
 def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:

@@ -124,7 +124,7 @@ def test_two_builds_are_the_same_bytes(copy, model, tmp_path) -> None:
 
 
 def test_a_complete_table_measures_nothing(copy, model, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("ruvcompile.measure.decoder.open_session", None)
+    monkeypatch.setattr("ruvcompile.measure.decoder.profile_stage", None)
     result = build(model, tmp_path / "other", costs=(str(copy / "costs.toml"),))
     assert snapshot(tmp_path / "other")["costs.toml"] == (copy / "costs.toml").read_bytes()
     assert result["id"] == load_manifest(copy / "manifest.toml").id

@@ -85,7 +85,7 @@ def test_scaled_costs_say_so_and_how(pis) -> None:
 def test_a_build_from_its_own_scaled_costs_is_the_same(pis, model, monkeypatch) -> None:
     """Rows that were given are not scaled from a measurement again, though this machine is no pi5."""
     monkeypatch.setattr("ruvcompile.measure.fleet.measure_rates", None)
-    monkeypatch.setattr("ruvcompile.measure.decoder.open_session", None)
+    monkeypatch.setattr("ruvcompile.measure.decoder.profile_stage", None)
     costs = pis.parent / "given.toml"
     costs.write_bytes((pis / "costs.toml").read_bytes())
     first = snapshot(pis)
@@ -121,7 +121,7 @@ def test_rows_of_another_model_do_not_count(built, tmp_path) -> None:
 
 def test_rows_serve_a_model_of_the_same_shapes(built, tmp_path, monkeypatch) -> None:
     """Keys are of what is computed: more layers of the same kind need no measurement."""
-    monkeypatch.setattr("ruvcompile.measure.decoder.open_session", None)
+    monkeypatch.setattr("ruvcompile.measure.decoder.profile_stage", None)
     other = write_tiny_gguf(tmp_path / "other.gguf", layers=5, seed=9)
     result = plan(other, tmp_path, costs=(str(built / "costs.toml"),))
     assert result["cost_source"] == "measured"
@@ -129,7 +129,7 @@ def test_rows_serve_a_model_of_the_same_shapes(built, tmp_path, monkeypatch) -> 
 
 def test_several_tables_and_the_last_one_counts(built, model, tmp_path) -> None:
     table = load_costs(built / "costs.toml")
-    doubled = [msgspec.structs.replace(row, ms=row.ms * 1000) for row in table.unit]
+    doubled = [msgspec.structs.replace(row, ms=row.ms * 1000, curve=[]) for row in table.unit]
     path = tmp_path / "more.toml"
     path.write_bytes(dump_costs(msgspec.structs.replace(table, unit=doubled)))
     first = plan(model, tmp_path, costs=(str(built / "costs.toml"), str(path)))

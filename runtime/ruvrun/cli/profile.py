@@ -94,8 +94,7 @@ def _units(path: Path, node: str | None, rest: dict[str, Any]) -> tuple[CostTabl
     cpus = _groups(rest["cpus"])
     usual_threads = load_probe(path).threads if is_probe(path) else max(1, machine.cores() // rest["beside"])
     threads = rest["threads"] or (len(cpus[0]) if cpus else usual_threads)
-    usual = Conditions()
-    conditions = Conditions(threads, rest["beside"], cpus, rest["seconds"] or usual.seconds, usual.rough)
+    conditions = Conditions(threads, rest["beside"], cpus, rest["seconds"] or Conditions.seconds)
     if not rest["threads"]:
         say(f"--threads {threads} (default)")
     with segments(path, node) as (name, stages), _progress(rest["role"] == "child") as tell:

@@ -22,7 +22,8 @@ class Conditions:
         beside: stage processes that work at the same time on this machine, this one included.
         cpus: cores of this process, then of each companion; empty: wherever the machine puts them.
         seconds: after so long a measurement whose spread is still too large ends all the same.
-        rough: what the spread of a median may be, relative to it, before a measurement may end.
+        rough: what the error of a median may be, relative to it, before a measurement may end.
+        fine: what it may be in any case, in ms.
     """
 
     threads: int = 1
@@ -30,3 +31,4 @@ class Conditions:
     cpus: tuple[tuple[int, ...], ...] = field(default=())
     seconds: float = 4.0
     rough: float = 0.01
+    fine: float = 0.005

@@ -91,17 +91,19 @@ def ground(spec: StageSpec, context: int) -> Ground:
     while slots > 1 and per_token * slots * DEPTHS[0] > STATE_BYTES:
         slots //= 2
     most = min(context - 1, STATE_BYTES // max(1, per_token * slots) - _SPARE)
-    depths = sorted({max(0, min(depth, most)) for depth in DEPTHS})
+    # Where the context is short, half of it stands for all, and its end for what is deep.
+    usual = max(0, min(DEPTHS[1], context // 2, most))
+    depths = sorted({min(DEPTHS[0], usual), usual, max(usual, min(DEPTHS[2], most))})
     chunks = sorted({max(2, min(chunk, context)) for chunk in CHUNKS}) if context > 1 else []
     steps = [Place(rows, 1, depth) for depth in depths for rows in ROWS if rows <= slots]
     prompts = [Place(1, chunk, 0) for chunk in chunks]
     late = min(depths[-1], context - chunks[0]) if chunks else 0
     if late > 0:
         prompts.append(Place(1, chunks[0], late))
-    usual = Place(1, 1, depths[min(1, len(depths) - 1)])
-    chunk = prompts[min(1, len(chunks) - 1)] if prompts else usual
+    common = Place(1, 1, usual)
+    chunk = prompts[min(1, len(chunks) - 1)] if prompts else common
     longest = max(place.depth + place.tokens for place in (*steps, *prompts))
-    return Ground((*steps, *prompts), usual, chunk, slots, longest)
+    return Ground((*steps, *prompts), common, chunk, slots, longest)
 
 
 def load(directory: Path, spec: StageSpec, where: Ground, threads: int) -> Loaded:
@@ -181,7 +183,7 @@ def _sizes(
     def done(rounds: int) -> None:
         tell("steps", min(rounds, STEPS), STEPS)
 
-    times = steady(cases, seconds=conditions.seconds, rough=conditions.rough, done=done)
+    times = steady(cases, seconds=conditions.seconds, rough=conditions.rough, fine=conditions.fine, done=done)
     return dict(zip(where.places, times, strict=True))
 
 

@@ -30,6 +30,7 @@ def steady(
     *,
     seconds: float,
     rough: float,
+    fine: float = 0.0,
     done: Callable[[int], None] = lambda _rounds: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
@@ -39,6 +40,7 @@ def steady(
         cases: run in turn; one that is known well enough sits out.
         seconds: after so long only what has not been run often enough at all is run.
         rough: what the standard error of a median may be, as a share of it.
+        fine: what it may be in any case, however short the time is that is measured.
         done: told of every round.
         clock: seconds.
     """
@@ -47,7 +49,7 @@ def steady(
     rounds = 0
     while True:
         late = clock() >= until
-        waiting = [number for number, case in enumerate(cases) if _wanted(case, found[number], rough, late)]
+        waiting = [number for number, case in enumerate(cases) if _wanted(case, found[number], rough, fine, late)]
         if not waiting:
             return found
         for number in waiting:
@@ -56,19 +58,19 @@ def steady(
         done(rounds)
 
 
-def _wanted(case: Case, times: Sequence[float], rough: float, late: bool) -> bool:
+def _wanted(case: Case, times: Sequence[float], rough: float, fine: float, late: bool) -> bool:
     if len(times) < case.least:
         return True
-    return not late and len(times) < MOST and roughness(times) > rough
+    return not late and len(times) < MOST and doubt(times) > max(fine, rough * float(np.median(times)))
 
 
-def roughness(times: Sequence[float]) -> float:
-    """The standard error of the median of ``times``, as a share of it, where they spread as usual; 0 of one alone."""
+def doubt(times: Sequence[float]) -> float:
+    """The standard error of the median of ``times``, where they spread as usual; 0 of one alone."""
     if len(times) < 2:
         return 0.0
-    low, middle, high = np.quantile(times, (0.25, 0.5, 0.75))
+    low, high = np.quantile(times, (0.25, 0.75))
     # A quarter lies beyond 0.6745 deviations on either side; a median's error is 1.2533 of a mean's.
-    return float(1.2533 * (high - low) / (2 * 0.6745) / middle / math.sqrt(len(times))) if middle else 0.0
+    return float(1.2533 * (high - low) / (2 * 0.6745) / math.sqrt(len(times)))
 
 
 def spread(times: Sequence[float]) -> float:

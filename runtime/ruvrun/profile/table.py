@@ -109,6 +109,7 @@ def profile(
         RuvError: a stage cannot run here.
     """
     conditions = with_cores(conditions)
+    source = provenance(stages[0].spec.backend, model, conditions.threads)
     if conditions.cpus:
         machine.pin(conditions.cpus[0])
     rows: dict[str, UnitCost] = {}
@@ -123,7 +124,6 @@ def profile(
         overheads += [overhead] if overhead else []
         for row in measured:
             rows.setdefault(row.key, row)
-    backend = stages[0].spec.backend
     worst = max((row.spread for row in rows.values()), default=0.0)
     if worst > NOISY:
         notes.append(f"noisy: steps spread by {100 * worst:.0f} % here; measure again when less runs on this machine")
@@ -131,13 +131,9 @@ def profile(
         notes.append(
             "no stage here is a whole model, so what a step costs beside its units was not measured: use a probe"
         )
-    rates = measure_rates(stages[0].spec.target, backend, conditions.threads, tell=tell) if figures else []
-    table = CostTable(
-        provenance=[provenance(backend, model, conditions.threads)],
-        unit=list(rows.values()),
-        overhead=overheads,
-        rate=rates,
-    )
+    kind = stages[0].spec
+    rates = measure_rates(kind.target, kind.backend, conditions.threads, tell=tell) if figures else []
+    table = CostTable(provenance=[source], unit=list(rows.values()), overhead=overheads, rate=rates)
     return Profile(table, tuple(notes))
 
 
