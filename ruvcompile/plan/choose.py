@@ -119,7 +119,7 @@ def ceiling(desk: Desk, shape: Shape) -> float:
     """What the shape cannot exceed, per second: tokens or calls of all together, or of one for latency."""
     facts, load = desk.facts, Solver(desk).load(shape)
     if facts.options.objective == "latency":
-        return 1e3 / max(_least(desk, shape, Load(1, load.streams)).through, 1e-9)
+        return 1e3 / max(_least(desk, shape, Load(1, load.streams, 1)).through, 1e-9)
     beat = _least(desk, shape, load)
     each = per_second if facts.decoder else calls_per_second
     return shape.replicas * each(beat, load.streams, shape.stages)
@@ -127,9 +127,8 @@ def ceiling(desk: Desk, shape: Shape) -> float:
 
 def _least(desk: Desk, shape: Shape, load: Load) -> Beat:
     """The least that a step can take: the fastest node for every unit, the shortest way between any two."""
-    work, hop = desk.least(load.rows)
-    through = work + (shape.stages - 1) * hop
-    return Beat(work / shape.stages, through)
+    work, hop, head = desk.least(load.rows)
+    return Beat(max(work / shape.stages, load.lanes * head), work + head + (shape.stages - 1) * hop)
 
 
 def _best(solver: Solver, desk: Desk, allowed: Sequence[Shape], *, free: bool = False) -> Solution | None:
@@ -137,7 +136,7 @@ def _best(solver: Solver, desk: Desk, allowed: Sequence[Shape], *, free: bool = 
     found: Solution | None = None
     ordered = sorted(((ceiling(desk, shape), shape) for shape in allowed), key=lambda pair: (-pair[0], pair[1].nodes))
     for most, shape in ordered:
-        if found is not None and most * _SLACK < found.value(objective)[0]:
+        if found is not None and most <= found.value(objective)[0] * _SLACK:
             break
         if desk.too_large(shape, solver.load(shape).streams):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ruvcompile.forecast import Curve, Forecast, HopForecast, PipelineForecast, StageForecast
-from ruvcompile.partition.task import Stage
+from ruvcompile.partition import Stage, evaluate
 from ruvcompile.plan.memory import CHUNK
 from ruvcompile.plan.nodes import Member
 from ruvcompile.plan.pace import first_token_ms
@@ -63,7 +63,7 @@ def _chunks(prompt: int) -> list[int]:
 
 
 def _pipeline(
-    desk: Desk, solution: Solution, stages: Sequence[Stage], members: Sequence[Member], rows: Sequence[int]
+    desk: Desk, solution: Solution, stages: tuple[Stage, ...], members: Sequence[Member], rows: Sequence[int]
 ) -> PipelineForecast:
     steps = [stage_times(desk, solution, stages, each) for each in rows]
     tokens = _TOKENS if desk.facts.decoder else ()
@@ -75,25 +75,24 @@ def _pipeline(
     return PipelineForecast(tuple(found), tuple(_hops(desk, stages, members)))
 
 
-def inner_times(desk: Desk, solution: Solution, stages: Sequence[Stage], rows: int) -> list[float]:
+def inner_times(desk: Desk, solution: Solution, stages: tuple[Stage, ...], rows: int) -> list[float]:
     """The back end's part of ``stage_times``: what the units of each stage take."""
     task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "throughput")
     return [sum(task.kinds[stage.kind].item_ms[item] for item in stage.items) for stage in stages]
 
 
-def stage_times(desk: Desk, solution: Solution, stages: Sequence[Stage], rows: int) -> list[float]:
+def stage_times(desk: Desk, solution: Solution, stages: tuple[Stage, ...], rows: int) -> list[float]:
     """Each stage's process in a step of so many rows, without the head's work on its cores."""
-    task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "throughput")
-    sent = desk.crossing(stages)
-    found = []
-    for place, stage in enumerate(stages):
-        kind = task.kinds[stage.kind]
-        moved = kind.byte_ms * rows * (sent[place] + sent[place + 1])
-        found.append(kind.stage_ms + sum(kind.item_ms[item] for item in stage.items) + moved)
-    return found
+    key = (stages, solution.scene, rows, solution.streams)
+    if key not in desk.times:
+        task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "throughput")
+        desk.times[key] = list(evaluate(task, stages).stage_ms)
+    return desk.times[key]
 
 
-def _chunk_ms(desk: Desk, solution: Solution, stages: Sequence[Stage], place: int, tokens: int, position: int) -> float:
+def _chunk_ms(
+    desk: Desk, solution: Solution, stages: tuple[Stage, ...], place: int, tokens: int, position: int
+) -> float:
     group = desk.room.groups[stages[place].kind]
     beside, stretch = desk.company(group, solution.scene)
     times = desk.room.prices.chunk_ms(group.first, beside, tokens, position)
@@ -102,7 +101,7 @@ def _chunk_ms(desk: Desk, solution: Solution, stages: Sequence[Stage], place: in
     return (sum(times[item] for item in stages[place].items) + own) * stretch
 
 
-def _hops(desk: Desk, stages: Sequence[Stage], members: Sequence[Member]) -> list[HopForecast]:
+def _hops(desk: Desk, stages: tuple[Stage, ...], members: Sequence[Member]) -> list[HopForecast]:
     """Head to first stage, between stages, last stage to head."""
     ring = [desk.room.head, *members, desk.room.head]
     sent = desk.crossing(stages)

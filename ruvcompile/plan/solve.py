@@ -39,6 +39,7 @@ class Solver:
     def __init__(self, desk: Desk, cuts: Cuts | None = None) -> None:
         self._desk, self._facts, self._cuts = desk, desk.facts, cuts
         self._found: dict[tuple[Shape, Cuts | None], Solution | None] = {}
+        self._beats: dict[tuple[tuple[Stage, ...], Load, Scene], Beat] = {}
 
     def solve(self, shape: Shape, *, free: bool = False) -> Solution | None:
         """The best of the shape; None where none fits. ``free``: also where cuts are forced, as if they were not."""
@@ -163,15 +164,25 @@ class Solver:
         return found if self._allowed(used, scene) else None
 
     def _rate(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
-        beat = self.beat(stages, load, scene)
         if self._facts.options.objective == "latency":
-            return 1e3 / max(self.beat(stages, Load(1, load.streams), scene).through, 1e-9)
+            return 1e3 / max(self._alone(stages, load, scene), 1e-9)
+        beat = self.beat(stages, load, scene)
         if self._facts.decoder:
             return per_second(beat, load.streams, len(stages))
         return calls_per_second(beat, load.streams, len(stages))
 
+    def _alone(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
+        """What a single user waits for a token, or a call: nobody else is there."""
+        return self.beat(stages, Load(1, load.streams), scene).through
+
     def beat(self, stages: Sequence[Stage], load: Load, scene: Scene) -> Beat:
         """A step of ``load.rows`` rows in a pipeline of these stages."""
+        key = (tuple(stages), load, scene)
+        if key not in self._beats:
+            self._beats[key] = self._beat(*key)
+        return self._beats[key]
+
+    def _beat(self, stages: Sequence[Stage], load: Load, scene: Scene) -> Beat:
         costs = evaluate(self._desk.task(load, scene, "throughput"), stages)
         head, groups = self._desk.head_ms(scene, load.rows), self._desk.room.groups
         there = next((stage for stage in stages if groups[stage.kind].head), None)
@@ -199,10 +210,12 @@ class Solver:
         task: Task,
         found: Sequence[tuple[tuple[Stage, ...], Partition | None]],
     ) -> Solution:
-        found = [(self._straight(task, stages), proof) for stages, proof in found]
-        order = sorted(found, key=lambda each: (-rounded(self._rate(each[0], load, scene)), _kinds(each[0])))
+        straight = {stages: self._straight(task, stages) for stages, _ in found}
+        found = [(straight[stages], proof) for stages, proof in found]
+        order = sorted(found, key=lambda each: (rounded(self._alone(each[0], load, scene)), _kinds(each[0])))
         pipelines = tuple(stages for stages, _ in order)
-        values = ((evaluate(task, stages).value_ms, proof) for stages, proof in order)
+        different = dict(order)
+        values = ((evaluate(task, stages).value_ms, proof) for stages, proof in different.items())
         value, proof = max(values, key=lambda pair: pair[0])
         draft = Solution(
             shape,
@@ -211,7 +224,7 @@ class Solver:
             pipelines,
             _members(self._desk, pipelines),
             rate=0.0,
-            single=1e3 / max(self.beat(pipelines[0], Load(1, load.streams), scene).through, 1e-9),
+            single=1e3 / max(self._alone(pipelines[0], load, scene), 1e-9),
             aim=task.objective,
             value_ms=value,
             bound_ms=min(proof.bound_ms, value) if proof is not None else 0.0,

@@ -41,7 +41,9 @@ class Desk:
 
     def __init__(self, room: Room, *, limitless: bool = False) -> None:
         self.room, self.facts, self.limitless = room, room.facts, limitless
-        self._least: dict[int, tuple[float, float]] = {}
+        self._sent: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
+        self.times: dict[object, list[float]] = {}
+        self._least: dict[int, tuple[float, float, float]] = {}
         self._tasks: dict[tuple[Load, Scene, str], Task] = {}
 
     @cached_property
@@ -66,21 +68,23 @@ class Desk:
             self._tasks[key] = _task(self, load, scene, objective)
         return self._tasks[key]
 
-    def least(self, rows: int) -> tuple[float, float]:
-        """The least that all units and the head take, each on the node that is fastest at it; and the shortest way."""
+    def least(self, rows: int) -> tuple[float, float, float]:
+        """The least that all units take, each on the node that is fastest at it; the shortest way; the head's work."""
         if rows not in self._least:
-            prices, times = self.room.prices, []
+            prices, times, heads = self.room.prices, [], []
             for group in self.room.groups:
-                company = {1, group.first.beside}
-                times += [prices.step_ms(group.first, beside, rows) for beside in company]
-                times += [prices.step_ms(group.first, beside, rows) for beside in range(2, group.first.beside)]
+                for beside in range(1, group.first.beside + 1):
+                    times.append(prices.step_ms(group.first, beside, rows))
+            for beside in range(1, self.room.head.beside + 1):
+                overhead = prices.overhead(self.room.head, beside)
+                heads.append(overhead.head_ms + rows * overhead.head_row_ms)
             hops = [
                 prices.hop(_sender(one, two), two.first).ms
                 for one in self.room.groups
                 for two in self.room.groups
                 if one is not two or len(one.members) > 1
             ]
-            self._least[rows] = (sum(map(min, zip(*times, strict=True))), min(hops, default=0.0))
+            self._least[rows] = (sum(map(min, zip(*times, strict=True))), min(hops, default=0.0), min(heads))
         return self._least[rows]
 
     def too_large(self, shape: Shape, streams: int) -> bool:
@@ -105,16 +109,19 @@ class Desk:
         own = self.room.prices.runtime_bytes(group.first) + self.activations
         return max(0, usable(self.facts, group.first, scene) - own)
 
-    def crossing(self, stages: Sequence[Stage]) -> tuple[int, ...]:
+    def crossing(self, stages: tuple[Stage, ...]) -> tuple[int, ...]:
         """Bytes of one row that come to the first stage, go from each to the next, and from the last to the end."""
-        where = {item: number for number, stage in enumerate(stages) for item in stage.items}
-        where |= {-1: -1, len(self.facts.units): len(stages)}
-        sent = [0] * (len(stages) + 1)
-        for _, value in self.values:
-            start, stop = where[value.maker], max(where[reader] for reader in value.readers)
-            for place in range(start + 1, stop + 1):
-                sent[place] += value.size
-        return tuple(sent)
+        cuts = tuple(stage.items for stage in stages)
+        if cuts not in self._sent:
+            where = {item: number for number, stage in enumerate(stages) for item in stage.items}
+            where |= {-1: -1, len(self.facts.units): len(stages)}
+            sent = [0] * (len(stages) + 1)
+            for _, value in self.values:
+                start, stop = where[value.maker], max(where[reader] for reader in value.readers)
+                for place in range(start + 1, stop + 1):
+                    sent[place] += value.size
+            self._sent[cuts] = tuple(sent)
+        return self._sent[cuts]
 
     def company(self, group: Group, scene: Scene) -> tuple[int, float]:
         """How many work beside a node of the group, each with cores of its own; and how much longer that takes."""
