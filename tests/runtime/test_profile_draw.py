@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -98,6 +100,18 @@ def test_a_probe_is_completed_for_as_long_as_it_is_measured(tmp_path) -> None:
         assert (whole / "stage.onnx").read_bytes() == b"graph"
         assert (whole / BUNDLE).read_bytes() == (probe / BUNDLE).read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["probe"]
+
+
+def test_what_a_killed_measurement_left_is_removed_by_the_next(tmp_path) -> None:
+    probe = write(tmp_path / "probe")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for owner in (gone.pid, os.getpid()):
+        (tmp_path / f".probe-{owner}-abc").mkdir()
+    with drawn(probe) as whole:
+        assert whole.parent == tmp_path
+        assert not (tmp_path / f".probe-{gone.pid}-abc").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".probe-{os.getpid()}-abc", "probe"]
 
 
 @pytest.mark.parametrize(

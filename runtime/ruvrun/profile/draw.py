@@ -110,8 +110,9 @@ def drawn(directory: Path, scratch: Path | None = None) -> Iterator[Path]:
     probe, spec = load_probe(directory), load_spec(directory)
     parts = {file.path: file for file in probe.file}
     beside = directory.resolve().parent
-    scratch = scratch or (beside if os.access(beside, os.W_OK) else None)
-    with tempfile.TemporaryDirectory(prefix=".probe-", dir=scratch) as folder:
+    scratch = scratch or (beside if os.access(beside, os.W_OK) else Path(tempfile.gettempdir()))
+    _sweep(scratch)
+    with tempfile.TemporaryDirectory(prefix=f".probe-{os.getpid()}-", dir=scratch) as folder:
         for file in spec.files:
             target = Path(folder) / file.path
             if not target.resolve().is_relative_to(Path(folder).resolve()):
@@ -125,6 +126,14 @@ def drawn(directory: Path, scratch: Path | None = None) -> Iterator[Path]:
             _check(directory, file, found)
         shutil.copyfile(directory / "bundle.toml", Path(folder) / "bundle.toml")
         yield Path(folder)
+
+
+def _sweep(scratch: Path) -> None:
+    """Remove what processes left behind that were killed while they measured a probe."""
+    for path in scratch.glob(".probe-*-*"):
+        process = path.name.split("-")[1]
+        if process.isdecimal() and not Path(f"/proc/{process}").exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def numbers(seed: int, salt: str, tensor: Drawn) -> Iterator[bytes]:
