@@ -19,7 +19,7 @@ from ruvcompile.passes.pieces import wire
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.pace import Beat, calls_per_second, per_second
 from ruvcompile.plan.places import named_cuts
-from ruvcompile.plan.shapes import Cuts, Shape, Solution
+from ruvcompile.plan.shapes import Cuts, Shape, Solution, rounded
 from ruvcompile.plan.solve import Solver
 from ruvcompile.plan.tasks import Desk, Load
 
@@ -134,7 +134,9 @@ def _least(desk: Desk, shape: Shape, load: Load) -> Beat:
 def _best(solver: Solver, desk: Desk, allowed: Sequence[Shape], *, free: bool = False) -> Solution | None:
     objective = desk.facts.options.objective
     found: Solution | None = None
-    ordered = sorted(((ceiling(desk, shape), shape) for shape in allowed), key=lambda pair: (-pair[0], pair[1].nodes))
+    ordered = sorted(
+        ((rounded(ceiling(desk, shape)), shape) for shape in allowed), key=lambda pair: (-pair[0], pair[1].nodes)
+    )
     for most, shape in ordered:
         if found is not None and most <= found.value(objective)[0] * _SLACK:
             break
@@ -156,7 +158,7 @@ def _told(
         plain = [Shape(1, 1), Shape(nodes, 1), *(shape for shape in (best,) if shape is not None)]
         longest = max(shape.stages for shape in every)
         plain += [Shape(1, stages) for stages in (2, 4, longest)]
-        by_ceiling = sorted(listed, key=lambda shape: (-ceiling(desk, shape), shape.nodes))
+        by_ceiling = sorted(listed, key=lambda shape: (-rounded(ceiling(desk, shape)), shape.nodes))
         # One of each length: of many that differ only in the number of copies, the best says enough.
         lengths = dict.fromkeys(shape.stages for shape in by_ceiling)
         tall = [next(shape for shape in by_ceiling if shape.stages == stages) for stages in lengths]

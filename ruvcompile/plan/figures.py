@@ -13,7 +13,7 @@ from ruvcompile.partition.task import Stage
 from ruvcompile.plan.choose import Choice
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.forecasts import stage_times, time_to_first
-from ruvcompile.plan.memory import activation_bytes, usable
+from ruvcompile.plan.memory import usable
 from ruvcompile.plan.nodes import Member
 from ruvcompile.plan.pace import grouping
 from ruvcompile.plan.shapes import Shape, Solution
@@ -122,7 +122,7 @@ def expected_of(desk: Desk, solution: Solution, pipeline: int, place: int) -> Ex
         rows=rows,
         ms=[round(stage_times(desk, solution, stages, each)[place], 4) for each in rows],
         weight_bytes=desk.sizes.weights(stage.items),
-        working_bytes=activation_bytes(facts, stage.items) + logits,
+        working_bytes=desk.working(stage.items) + logits,
         runtime_bytes=desk.room.prices.runtime_bytes(member),
     )
 

@@ -42,6 +42,7 @@ class Desk:
     def __init__(self, room: Room, *, limitless: bool = False) -> None:
         self.room, self.facts, self.limitless = room, room.facts, limitless
         self._sent: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
+        self._working: dict[tuple[int, ...], int] = {}
         self.times: dict[object, list[float]] = {}
         self._least: dict[int, tuple[float, float, float]] = {}
         self._tasks: dict[tuple[Load, Scene, str], Task] = {}
@@ -55,6 +56,12 @@ class Desk:
     def activations(self) -> int:
         """What the largest step of the model needs."""
         return activation_bytes(self.facts)
+
+    def working(self, items: tuple[int, ...]) -> int:
+        """What the largest step of a stage of these units needs."""
+        if items not in self._working:
+            self._working[items] = activation_bytes(self.facts, items)
+        return self._working[items]
 
     @cached_property
     def values(self) -> tuple[tuple[str, Value], ...]:
