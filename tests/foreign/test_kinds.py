@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from ruvcompile.errors import InputError
 from ruvcompile.load import load
-from tests.foreign import staged
+from tests.assumed import assume_costs
 from tests.foreign.cases import Case
 from tests.foreign.plain import run_plainly
 from tests.foreign.verdict import PASSED, judge
@@ -28,9 +28,7 @@ Model = tuple[onnx.ModelProto, Mapping[str, object]]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
-    for name in ("SECONDS", "LEAST_RUNS", "PROFILED_RUNS"):
-        monkeypatch.setattr(staged.measuring, name, getattr(staged.measuring, name))
-    staged.be_quick()
+    assume_costs(monkeypatch)
 
 
 def n(op: str, inputs: str, outputs: str, **attributes: object) -> onnx.NodeProto:
