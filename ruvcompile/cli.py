@@ -78,7 +78,8 @@ def build(**flags: Any) -> None:
 @root.command()
 @build_options
 @click.option("--simulate", is_flag=True, help="Run requests through the planned fleet, in simulation.")
-@click.option("--users", type=int, help="How many people use it at once, for --simulate.")
+@click.option("--users", type=int, help="How many people use it, for --simulate. [default: 30]")
+@click.option("--max-tokens", type=int, help="Tokens of an answer in the mean, for --simulate. [default: 128]")
 @common
 def plan(**flags: Any) -> None:
     """Measure MODEL and show what build would make of it; write nothing.

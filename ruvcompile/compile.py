@@ -53,6 +53,7 @@ from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvcompile.samples import sample
 from ruvcompile.settle import settle
+from ruvcompile.simulate import simulated
 from ruvcompile.stages import Lowered, check_stages, divide, lower_stages
 from ruvcompile.targets import fleet_targets
 from ruvcompile.verify import compare, source_loss
@@ -129,7 +130,7 @@ def plan(options: Options, progress: Progress) -> dict[str, Any]:
         settled = settle(facts, front.samples, None, progress)
     made = _hinted(settled.plan, settled.costs, options, progress)
     _tell_defaults(made, options, progress)
-    return {"id": None, **made.figures}
+    return {"id": None, **made.figures, **simulated(made.forecast, options)}
 
 
 def probe(options: Options, progress: Progress) -> dict[str, Any]:

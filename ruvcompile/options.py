@@ -43,8 +43,8 @@ class Options:
     ``context``, ``streams``, ``kv_type``, ``stages``, ``replicas`` and ``name`` are None where they follow
     from the model, the target or the plan. ``shapes`` maps an input's name to the sizes that were given for
     it; ``keys`` is the directory of the fleet's keys. ``simulate`` is asked of ``plan`` alone, for ``users`` at once
-    (None: as many as the simulation assumes). ``defaults`` holds (name, shown value) of every default that was
-    applied here.
+    and answers of ``max_tokens`` (None: as the simulation assumes). ``defaults`` holds (name, shown value) of every
+    default that was applied here.
     """
 
     model: Path
@@ -65,6 +65,7 @@ class Options:
     new_keys: bool = False
     simulate: bool = False
     users: int | None = None
+    max_tokens: int | None = None
     output: Path = Path("dist")
     targets_dir: Path | None = None
     defaults: tuple[tuple[str, str], ...] = ()
@@ -118,6 +119,7 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
         new_keys=bool(asked.get("new_keys")),
         simulate=bool(asked.get("simulate")),
         users=asked.get("users"),
+        max_tokens=asked.get("max_tokens"),
         output=Path(asked["output"]),
         targets_dir=Path(asked["targets_dir"]) if "targets_dir" in asked else None,
         defaults=tuple(defaults),
@@ -156,9 +158,11 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
         if value not in known:
             hint = did_you_mean(str(value), known)
             problems.append(UsageError(f"{_dashed(key)}-unknown", f"unknown {_flag(key)} {value!r}", hint=hint))
-    if "users" in asked and not asked.get("simulate"):
-        problems.append(UsageError("users-alone", "--users says for whom to simulate", hint="add --simulate"))
-    for key in ("stages", "replicas", "context", "streams", "prompt_tokens", "users"):
+    for key, says in (("users", "for whom"), ("max_tokens", "what answers")):
+        if key in asked and not asked.get("simulate"):
+            told = f"{_flag(key)} says {says} to simulate"
+            problems.append(UsageError(f"{_dashed(key)}-alone", told, hint="add --simulate"))
+    for key in ("stages", "replicas", "context", "streams", "prompt_tokens", "users", "max_tokens"):
         value = asked.get(key, 1)
         if type(value) is not int or value < 1:
             problems.append(
@@ -173,7 +177,7 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
 NAMES = (
     *("model", "target", "nodes", "fleet", "stages", "replicas", "cut", "quant", "kv_type", "context", "streams"),
     *("prompt_tokens", "objective", "inputs", "shape", "costs", "name", "new_keys", "output", "targets_dir"),
-    *("simulate", "users", *LATER),
+    *("simulate", "users", "max_tokens", *LATER),
 )
 
 

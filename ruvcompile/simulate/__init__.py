@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import Any
 
 from ruvcompile.forecast import Forecast
-from ruvcompile.simulate.away import limit_ms, nodes_may_be_away
+from ruvcompile.options import Options
+from ruvcompile.simulate.away import in_time, limit_ms, nodes_may_be_away
 from ruvcompile.simulate.figures import figures
 from ruvcompile.simulate.load import Lengths, Load
 from ruvcompile.simulate.ring import HEAD, Span
@@ -36,23 +37,33 @@ LEAST = 2000
 
 
 def simulation(
-    forecast: Forecast, users: int | None, prompt_tokens: int, max_tokens: int = MAX_TOKENS, seed: int = 0
+    forecast: Forecast, users: int | None, prompt_tokens: int, max_tokens: int | None = None, seed: int = 0
 ) -> dict[str, Any]:
-    """The ``simulation`` of ``plan --simulate``: ``users`` people use the planned fleet.
+    """``users`` people use the planned fleet: the ``simulation`` of ``plan --simulate``.
 
     Each makes some 20 requests (at least 2,000 are made by all of them), with a pause of 10 s in the mean before each.
-    Prompts and answers are ``prompt_tokens`` and ``max_tokens`` long in the mean, with half of that as deviation.
+    Prompts and answers are ``prompt_tokens`` and ``max_tokens`` long in the mean, with half of that as deviation. Where
+    nothing is said, there are 30 people, and answers have 128 tokens.
     """
     people = users or USERS
-    prompt, answer = Lengths(prompt_tokens, SPREAD), Lengths(max_tokens, SPREAD)
+    prompt, answer = Lengths(prompt_tokens, SPREAD), Lengths(max_tokens or MAX_TOKENS, SPREAD)
     load = Load(max(LEAST, EACH * people), prompt, answer, users=people, think_ms=THINK_MS, seed=seed)
     outcome = simulate(forecast, load)
-    limit = limit_ms(forecast, outcome)
+    limit = limit_ms(forecast, load)
+    served = in_time(outcome, limit)
     return {
         **figures(forecast, load, outcome),
-        "nodes_may_be_away": nodes_may_be_away(forecast, load, limit),
+        "nodes_may_be_away": nodes_may_be_away(forecast, load, limit) if served else 0,
+        "in_time": served,
         "in_time_ms": round(limit, 3),
     }
+
+
+def simulated(forecast: Forecast, options: Options) -> dict[str, Any]:
+    """What ``plan`` adds to its figures: nothing, unless a simulation was asked for."""
+    if not options.simulate:
+        return {}
+    return {"simulation": simulation(forecast, options.users, options.prompt_tokens, options.max_tokens)}
 
 
 __all__ = [
@@ -65,6 +76,7 @@ __all__ = [
     "Span",
     "figures",
     "simulate",
+    "simulated",
     "simulation",
     "timeline",
 ]

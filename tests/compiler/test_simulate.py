@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from ruvcompile.forecast import Forecast, HopForecast
 from ruvcompile.simulate import Absence, Lengths, Load, Outcome, simulate, simulation, timeline
-from ruvcompile.simulate.away import nodes_may_be_away
+from ruvcompile.simulate.away import limit_ms, nodes_may_be_away
 from ruvcompile.simulate.figures import figures, paces, percentile, waits
 from ruvcompile.simulate.load import draw
+from ruvcompile.simulate.told import simulation_text
 from tests.compiler.forecasts import NOTHING, fleet, line, pipeline
 
 FOREVER = math.inf
@@ -270,6 +271,32 @@ def test_the_figures_of_a_plan() -> None:
     assert found["bubble"] == pytest.approx(1 - np.mean([stage["busy"] for stage in found["stages"]]), abs=1e-3)
     assert found["nodes_may_be_away"] in (1, 2)
     assert simulation(replace(forecast, cost_source="scaled"), 1, 10)["is"] == "a simulation, from scaled costs"
+
+
+def test_a_plan_says_where_not_even_all_nodes_are_enough() -> None:
+    """One slow stage for 30 people: they wait minutes, and nobody may be away."""
+    slow = pipeline(line(100, 20), line(100, 20), chunks=line(300, 1))
+    found = simulation(fleet(slow, pipeline(*[stage.step_ms for stage in slow.stages], name="b")), 300, 64)
+    assert not found["in_time"]
+    assert found["nodes_may_be_away"] == 0
+    assert found["in_time_ms"] == 10_000
+    assert "not even with all nodes there is p95 within 10.0 s" in simulation_text(found)
+
+
+def test_twice_the_time_of_somebody_alone_is_in_time() -> None:
+    only = fleet(pipeline(line(10, 0), chunks=line(7000, 0)))
+    assert limit_ms(only, Load(9, Lengths(64), Lengths(8), users=9)) == pytest.approx(14_000)
+    graph = replace(fleet(pipeline(line(10, 0))), decoder=False)
+    assert limit_ms(graph, Load(9, users=9)) == 1000
+
+
+def test_a_simulation_is_told_in_a_sentence() -> None:
+    forecast = fleet(*[pipeline(line(20, 2), line(20, 2), chunks=line(9, 0.1), name=f"p{n}") for n in range(3)])
+    told = simulation_text(simulation(forecast, 6, 100, 32))
+    assert told.startswith("a simulation, from measured costs: 6 users, 10 s of pause between requests, prompts of 100")
+    assert "2 nodes may be away, the head's not counted, with p95 within 10.0 s" in told
+    graph = replace(fleet(pipeline(line(20, 2))), decoder=False)
+    assert "items/s in all" in simulation_text(simulation(graph, 1, 512))
 
 
 def test_a_timeline_shows_everybody_at_work_and_nobody_twice_at_once() -> None:
