@@ -15,30 +15,29 @@ import pytest
 from ruvrun.engine import Request
 from ruvrun.frames import Sampling
 from ruvrun.machine import allowed
-from ruvrun.manifest import load_manifest
+from ruvrun.manifest import Space, load_manifest
 from ruvrun.pipeline import open_local
 from ruvrun.tokenizer import Tokenizer
 from tests.models import write_tiny_gguf
-from tests.replicas import replicate
 from tests.system.served import WAIT, command, complete, get, serving
 
 PROMPT = "the and of to"
 
 
-def build(directory: Path, stages: int) -> Path:
+def build(directory: Path, stages: int, *words: object) -> Path:
     """Two pipelines of so many stages, on this machine."""
     model = write_tiny_gguf(directory / "tiny.gguf", context=1024)
     built = command(
-        "ruvcompile", "build", model, "--target", "host", "--nodes", stages, "--stages", stages,
-        "--streams", 2, "--context", 1024, "-o", directory / "dist", "-q",
+        "ruvcompile", "build", model, "--target", "host", "--nodes", 2 * stages, "--stages", stages, "--replicas", 2,
+        "--streams", 4, "--context", 1024, "-o", directory / "dist", "-q", *words,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
-    return replicate(directory / "dist", directory / "twice", 2)
+    return directory / "dist" / "manifest.toml"
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two pipelines of two stages: host-0 and host-1, host-0-r1 and host-1-r1."""
+    """Two pipelines of two stages: host-0 and host-1, host-2 and host-3."""
     return build(tmp_path_factory.mktemp("build"), 2)
 
 
@@ -78,14 +77,14 @@ def test_served_as_one_and_on_when_one_half_dies(manifest: Path, text: str) -> N
         status, health = get(url, "/health")
         assert (status, health["status"]) == (200, "ready")
         assert [(node["pipeline"], node["stage"], node["node"]) for node in health["nodes"]] == [
-            (0, 0, "host-0"), (0, 1, "host-1"), (1, 0, "host-0-r1"), (1, 1, "host-1-r1"),
+            (0, 0, "host-0"), (0, 1, "host-1"), (1, 0, "host-2"), (1, 1, "host-3"),
         ]  # fmt: skip
         children = served.children()
         assert len(children) == 5
         answers = crowd(url, 6)
         assert [answer[1]["choices"][0]["text"] for answer in answers] == [text] * 6
 
-        for name in ("stage host-1", "stage host-1-r1"):  # so that each pipeline has one of two under way
+        for name in ("stage host-1", "stage host-3"):  # so that each pipeline has one of two under way
             os.kill(children[name], signal.SIGSTOP)
         lost: list[tuple[int, dict[str, Any]]] = []
         asking = [threading.Thread(target=lambda: lost.append(complete(url, PROMPT))) for _ in range(2)]
@@ -93,9 +92,9 @@ def test_served_as_one_and_on_when_one_half_dies(manifest: Path, text: str) -> N
             thread.start()
         while _held(url) < 2:
             pass
-        stage = manifest.parent / "bundles/host-1-r1/stage.onnx"
+        stage = manifest.parent / "bundles/host-3/stage.onnx"
         stage.rename(stage.with_suffix(".away"))  # it is started again, and shall fail until we have seen what we want
-        os.kill(children["stage host-1-r1"], signal.SIGKILL)
+        os.kill(children["stage host-3"], signal.SIGKILL)
         os.kill(children["stage host-1"], signal.SIGCONT)
         status, health = await_status(url, "degraded")
         assert status == 503, "not all stages answer"
@@ -103,7 +102,7 @@ def test_served_as_one_and_on_when_one_half_dies(manifest: Path, text: str) -> N
         looked = command("ruvrun", "status", url, "--check")
         assert looked.returncode == 6
         assert looked.stdout.startswith("degraded: 1 of 2 pipelines serve, ")
-        assert "host-1-r1" in looked.stdout
+        assert "host-3" in looked.stdout
         assert complete(url, PROMPT)[1]["choices"][0]["text"] == text
         for thread in asking:
             thread.join(WAIT)
@@ -125,8 +124,9 @@ def _held(url: str) -> int:
     return int(float(next(line.split()[-1] for line in lines if line.startswith("ruvrun_requests_running "))))
 
 
-def test_bench_run_and_doctor_take_all_of_it(tmp_path: Path) -> None:
-    manifest = build(tmp_path, 1)
+def test_bench_run_and_doctor_take_all_of_it(tmp_path: Path, manifest: Path) -> None:
+    manifest = build(tmp_path, 1, "--costs", manifest.parent / "costs.toml")
+    assert load_manifest(manifest).space == Space(context=1024, streams=2), "of each pipeline"
     core = min(allowed())
     ran = command(
         "ruvrun", "bench", manifest, "--cpus", f"{core};{core}", "--streams", 4, "--prompt-tokens", 8,
@@ -135,8 +135,11 @@ def test_bench_run_and_doctor_take_all_of_it(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     result = json.loads(ran.stdout)
     assert result["tokens"] == 4 * 24
-    assert [(stage["pipeline"], stage["node"]) for stage in result["stages"]] == [(0, "host-0"), (1, "host-0-r1")]
-    assert all(stage["busy"] > 0.05 for stage in result["stages"]), "both had work"
+    assert [(stage["pipeline"], stage["node"]) for stage in result["stages"]] == [(0, "host-0"), (1, "host-1")]
+    assert all(stage["wire_bytes"] for stage in result["stages"]), "both had work"
+    (tmp_path / "bench.json").write_text(ran.stdout)
+    told = command("ruvcompile", "report", manifest, "--run", tmp_path / "bench.json")
+    assert told.returncode == 0, told.stderr
     assert command("ruvrun", "doctor", manifest).returncode == 0
     wrong = command("ruvrun", "bench", manifest, "--cpus", "0", "--json")
     assert json.loads(wrong.stdout)["error"]["ref"] == "cpus-wrong"
