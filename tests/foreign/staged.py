@@ -41,9 +41,11 @@ from tests.foreign.cases import Case, Value
 MODEL, INPUTS, DIST = "model.onnx", "in.npz", "dist"
 
 
-def be_quick() -> None:
-    """Measure nothing in this process: what a case costs is of no interest here."""
-    assume_costs(pytest.MonkeyPatch())
+def be_quick(patch: pytest.MonkeyPatch | None = None) -> None:
+    """Measure nothing and draw no report, in this process or until ``patch`` is undone: neither is of interest here."""
+    patch = patch or pytest.MonkeyPatch()
+    assume_costs(patch)
+    patch.setattr(steps.reporting, "write", lambda *_: None)
 
 
 def build(case: Case, folder: Path, nodes: int = 1) -> Path:

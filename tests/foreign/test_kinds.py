@@ -15,7 +15,6 @@ from onnx import TensorProto, helper
 
 from ruvcompile.errors import InputError
 from ruvcompile.load import load
-from tests.assumed import assume_costs
 from tests.foreign.cases import Case
 from tests.foreign.plain import run_plainly
 from tests.foreign.verdict import PASSED, judge
@@ -28,7 +27,7 @@ Model = tuple[onnx.ModelProto, Mapping[str, object]]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
-    assume_costs(monkeypatch)
+    staged.be_quick(monkeypatch)
 
 
 def n(op: str, inputs: str, outputs: str, **attributes: object) -> onnx.NodeProto:
