@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 
 from ruvcompile.errors import InputError
 from ruvcompile.load import load
+from tests.foreign import staged
 from tests.foreign.cases import Case
 from tests.foreign.plain import run_plainly
 from tests.foreign.verdict import PASSED, judge
