@@ -21,10 +21,9 @@ from ruvrun.bench import (
     percentiles,
     prompts,
     require_context,
-    stage_figures,
     sweep,
-    verdict,
 )
+from ruvrun.bench.stages import stage_figures, verdict
 from ruvrun.cli import cli
 from ruvrun.errors import FitError, InputError, UnreachableError
 from ruvrun.frames import Counters, State
