@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ from ruvrun.bundle import StageSpec
 from ruvrun.engine import Engine, Lost, Request, Token
 from ruvrun.errors import InputError, MachineError, UnreachableError
 from ruvrun.executors import Array
-from ruvrun.manifest import Tensor
+from ruvrun.manifest import Expected, Plan, Tensor
 from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.worker import Worker
@@ -172,6 +173,16 @@ def test_the_deadline_is_generous_by_the_plan() -> None:
     with driving(stage_ms=5.0) as (fast, _), driving(stage_ms=500.0) as (slow, _):
         assert fast._lanes[0].patience >= 10.0
         assert slow._lanes[0].patience > 256 * 1.0  # a whole chunk, token by token
+
+
+def test_the_deadline_is_that_of_the_nodes_that_are_in_the_pipeline() -> None:
+    """A pipeline of slow machines beside one of fast ones."""
+    manifest = fake_manifest("ab", pipelines=2)
+    expected = [Expected(node=name, rows=[1, 8], ms=[ms, 9 * ms]) for name, ms in (("a", 5.0), ("b", 500.0))]
+    manifest = msgspec.structs.replace(manifest, plan=Plan(stage_ms=[5.0], expected=expected))
+    driver = Driver(manifest, FakeRing([], "ab", 2), *(Engine(stages=1, context=64, streams=4) for _ in range(2)))
+    fast, slow = (lane.patience for lane in driver._lanes)
+    assert 10.0 < fast < 256 * 0.5 < slow
 
 
 def test_no_event_follows_a_cancel_and_the_slot_is_free() -> None:

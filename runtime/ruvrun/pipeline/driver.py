@@ -328,5 +328,11 @@ def _patience(manifest: Manifest, pipeline: int) -> float:
 
     A chunk of a prompt has 256 tokens, none of which costs more than a step of one row does; twice that.
     """
-    planned = dict(enumerate(manifest.plan.stage_ms))
-    return 10.0 + 0.512 * sum(planned.get(placed.stage, 0.0) for placed in manifest.pipeline[pipeline].stages)
+    total, plan = 0.0, manifest.plan
+    for placed in manifest.pipeline[pipeline].stages:
+        expected = plan.of(placed.node)
+        row = expected.step_ms(1) if expected is not None else None
+        if row is None and placed.stage < len(plan.stage_ms):
+            row = plan.stage_ms[placed.stage]
+        total += row or 0.0
+    return 10.0 + 0.512 * total
