@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ruvcompile.report.charts.choices import choices_chart
 from ruvcompile.report.charts.curves import chunks_chart, rows_chart, timeline_chart
 from ruvcompile.report.charts.frame import Chart
 from ruvcompile.report.charts.graph import largest_chart, operators_chart, profile_chart, scopes_chart
-from ruvcompile.report.charts.stages import choices_chart, memory_chart, times_chart
+from ruvcompile.report.charts.stages import memory_chart, times_chart
 from ruvcompile.report.contents import Figures
 from ruvcompile.report.facts import Source, Way, beside, sources, ways
 from ruvcompile.report.graph import Costed, costed, largest, operators, profile, scopes
@@ -16,6 +17,9 @@ from ruvcompile.report.stages import Choice, Part, choices, in_order, memory, na
 from ruvcompile.simulate import timeline
 from ruvrun.costs import CostTable
 from ruvrun.manifest import Manifest
+
+MOST_CHOICES = 13
+"""Shapes that a chart compares at most, the plan and the fastest others; the table has all."""
 
 LONGEST_TIMELINE = 160
 """Spans that a timeline shows at most: more could not be told apart."""
@@ -95,7 +99,7 @@ def view_of(figures: Figures, costs: CostTable, manifest: Manifest, run: Run | N
     made: list[Chart | None] = [
         times_chart(figures, time_parts, measured, planned),
         memory_chart(figures, memory_parts, peaks),
-        choices_chart(compared, "tokens" if figures.decoder else "items") if len(compared) > 1 else None,
+        choices_chart(compared[:MOST_CHOICES], "tokens" if figures.decoder else "items") if len(compared) > 1 else None,
     ]
     if units:
         layers = any(unit.layer is not None for unit in units)

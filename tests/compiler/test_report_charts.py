@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from ruvcompile.report import page as pages
-from ruvcompile.report.charts.frame import SIZES, Chart, show_ms, show_rate
+from ruvcompile.report.charts.frame import LONGEST, SIZES, Chart, show_ms, show_rate
 from ruvcompile.report.contents import Figures, UnitPlace
 from ruvcompile.report.draw import draw
 from ruvcompile.report.run import Run, RunStage
-from ruvcompile.report.view import LONGEST_TIMELINE, View, view_of
+from ruvcompile.report.view import LONGEST_TIMELINE, MOST_CHOICES, View, view_of
 from tests.compiler.reports import costs, figures, forecast, graph_figures, manifest
 
 OTHERS = [
@@ -121,6 +121,22 @@ def test_texts_and_colours_come_from_the_page() -> None:
                 assert {colour for colour in painted if not colour.startswith("var(--")} <= {"none", "transparent"}, (
                     chart.id
                 )
+
+
+def test_of_many_stages_and_shapes_charts_show_the_first() -> None:
+    others = [
+        {"shape": {"replicas": pipelines, "stages": stages}, "fits": True, "tokens_per_s": 10.0 * stages}
+        for pipelines in range(1, 6)
+        for stages in range(1, 6)
+    ]
+    plan = figures(layers=64, stages=16, replicas=4, alternatives=others)
+    charts = seen(plan).charts
+    assert charts["memory"].marks == LONGEST * 4  # weights, key/value, runtime, and what is usable
+    assert "the first 48 of 64" in charts["memory"].says
+    assert "the first 48 of 64" in charts["times"].says
+    assert len(marks(drawn(charts["times"])["narrow"])) == charts["times"].marks
+    assert charts["choices"].marks == 2 + (MOST_CHOICES - 1)  # the plan has two rates
+    assert pages.page_of(manifest(plan), costs(), seen(plan)).count("5 pipelines of") == 5
 
 
 def test_the_timeline_is_as_long_as_can_be_read() -> None:

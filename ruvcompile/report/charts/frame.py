@@ -32,6 +32,8 @@ class Size:
 WIDE = Size("wide", 1000, 260)
 NARROW = Size("narrow", 360, 110)
 SIZES = (WIDE, NARROW)
+LONGEST = 48
+"""Stages that a chart shows at most; the tables have all."""
 _CHARACTER = 7  # px of a character of 12 px, in the widest of the fonts that a browser may take
 
 
@@ -75,11 +77,11 @@ def framed(size: Size, layers: Sequence[Spec], **more: Any) -> Spec:
             "legend": {
                 "orient": "top",
                 "direction": "horizontal",
-                "columns": 2 if size.narrow else 8,
+                "columns": 2 if size.narrow else 6,
                 "title": None,
                 "labelColor": INK,
                 "labelFontSize": 12,
-                "labelLimit": 160 if size.narrow else 260,
+                "labelLimit": 130,
                 "symbolType": "square",
                 "symbolStrokeWidth": 0,
                 "columnPadding": 20,

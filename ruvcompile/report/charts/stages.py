@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from ruvcompile.quantities import show_bytes
 from ruvcompile.report.charts.frame import (
-    FAINT,
     INK,
     LINE,
+    LONGEST,
     PAPER,
     PARTS,
-    STAGES,
     Chart,
     Size,
     Spec,
@@ -22,10 +21,9 @@ from ruvcompile.report.charts.frame import (
     ms_axis,
     quantity_axis,
     show_ms,
-    show_rate,
 )
 from ruvcompile.report.contents import Figures
-from ruvcompile.report.stages import LAST, MEMORY, Choice, Part, name_of
+from ruvcompile.report.stages import LAST, MEMORY, Part, name_of
 
 MEASURED = "measured"
 _ROW = 30
@@ -40,7 +38,10 @@ def times_chart(
         measured: of a run, the median step of stages (by index); empty without a run.
         planned: the plan's for the rows of that run, by which the parts are stretched.
     """
-    names = [name_of(figures, stage) for stage in figures.stages]
+    shown = figures.stages[:LONGEST]
+    names = [name_of(figures, stage) for stage in shown]
+    parts = [part for part in parts if part.stage < LONGEST]
+    measured = {index: ms for index, ms in measured.items() if index < LONGEST}
     whats = list(dict.fromkeys(part.what for part in parts))
     whats = [what for what in whats if what not in LAST] + [what for what in LAST if what in whats]
     whats += [MEASURED] if measured else []
@@ -114,17 +115,25 @@ def times_chart(
     return Chart(
         "times",
         "Time per stage",
-        f"{what} on each stage, and what it is spent on.{beside}{limit}",
+        f"{what} on each stage{_some(figures)}, and what it is spent on.{beside}{limit}",
         len(bars) + (0 if measured else 1),
         spec,
     )
 
 
+def _some(figures: Figures) -> str:
+    """That a chart does not show all of the stages, where it does not."""
+    return f" (the first {LONGEST} of {len(figures.stages)})" if len(figures.stages) > LONGEST else ""
+
+
 def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int]) -> Chart:
     """Memory of each stage's process in parts, what the node has usable, and what a run's peak was."""
-    names = [name_of(figures, stage) for stage in figures.stages]
-    most = max([*(stage.predicted_rss_bytes for stage in figures.stages), *peaks.values()])
-    near = [stage.usable_bytes for stage in figures.stages if stage.usable_bytes and stage.usable_bytes <= 4 * most]
+    shown = figures.stages[:LONGEST]
+    names = [name_of(figures, stage) for stage in shown]
+    parts = [part for part in parts if part.stage < LONGEST]
+    peaks = {index: peak for index, peak in peaks.items() if index < LONGEST}
+    most = max([*(stage.predicted_rss_bytes for stage in shown), *peaks.values()])
+    near = [stage.usable_bytes for stage in shown if stage.usable_bytes and stage.usable_bytes <= 4 * most]
     most = max([most, *near])
     width, unit = (2**30, "GiB") if most >= 2**30 else (2**20, "MiB")
     whats = [what for what in MEMORY if any(part.what == what for part in parts)]
@@ -145,7 +154,7 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
             "text": show_bytes(stage.predicted_rss_bytes)
             + (f" of {show_bytes(stage.usable_bytes)}" if stage.usable_bytes else ""),
         }
-        for name, stage in zip(names, figures.stages, strict=True)
+        for name, stage in zip(names, shown, strict=True)
     ]
     limits = [
         {
@@ -153,7 +162,7 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
             "size": stage.usable_bytes / width,
             "says": f"{name}: usable {show_bytes(stage.usable_bytes)}",
         }
-        for name, stage in zip(names, figures.stages, strict=True)
+        for name, stage in zip(names, shown, strict=True)
         if stage.usable_bytes in near
     ]
     seen = [
@@ -192,57 +201,10 @@ def memory_chart(figures: Figures, parts: Sequence[Part], peaks: dict[int, int])
                 layers.append({"data": {"values": values}, "mark": mark, "encoding": {"y": y, "x": x, **described()}})
         return framed(size, layers, height={"step": _ROW})
 
-    says = "Memory of each stage's process at its peak."
+    says = f"Memory of each stage's process at its peak{_some(figures)}."
     if limits:
         says += " The line behind it is what the node has usable."
     if seen:
         says += " The diamond is the peak that was measured"
         says += ", with key/value space as far as it had been written by then." if figures.decoder else "."
     return Chart("memory", "Memory per stage", says, len(bars) + len(limits) + len(seen), spec)
-
-
-def choices_chart(choices: Sequence[Choice], what: str) -> Chart:
-    """Rates of the shapes that were compared, with everyone at work and of a single user."""
-    many, one = "all streams", "a single user"
-    names = [choice.label for choice in choices]
-    bars: list[Spec] = []
-    for choice in choices:
-        for who, rate in ((many, choice.many), (one, choice.one)):
-            if rate is not None:
-                text = f"{show_rate(rate)}"
-                says = f"{choice.label}, {who}: {text} {what}/s"
-                bars.append({"shape": choice.label, "who": who, "rate": rate, "text": text, "says": says})
-
-    def spec(size: Size) -> Spec:
-        label = {"labelLimit": 150 if size.narrow else size.label}
-        y = {"field": "shape", "type": "nominal", "sort": names, "title": None, "axis": label}
-        offset = {"field": "who", "type": "nominal", "sort": [many, one]}
-        x = {"field": "rate", "type": "quantitative"}
-        ends = [(bar["rate"], len(bar["text"])) for bar in bars]
-        axis = quantity_axis(f"{what}/s", size, beyond(size, 150, names, ends))
-        return framed(
-            size,
-            [
-                {
-                    "mark": {"type": "bar"},
-                    "encoding": {
-                        "y": y,
-                        "yOffset": offset,
-                        "x": {**x, **axis},
-                        "color": {"field": "who", "type": "nominal", "scale": colours([many, one], (STAGES[0], FAINT))},
-                        **described(),
-                    },
-                },
-                {
-                    "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 11, "aria": False},
-                    "encoding": {"y": y, "yOffset": offset, "x": x, "text": {"field": "text"}},
-                },
-            ],
-            data={"values": bars},
-            height={"step": 17},
-        )
-
-    says = f"{what.capitalize()} per second of the plan and of the shapes it was compared with."
-    if any(" x " in name for name in names):
-        says += " 2 x 1 stage are two pipelines of one stage each, which share the streams."
-    return Chart("choices", "The plan and what it was compared with", says, len(bars), spec)
