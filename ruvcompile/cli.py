@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 import click
 
 from ruvcompile import __version__, tables
-from ruvcompile.configuration import not_in_this_version
 from ruvcompile.errors import IntegrityError, MachineError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.flags import build_options, common
 from ruvcompile.options import OF_DECODERS, Options, resolve
@@ -29,16 +28,12 @@ from ruvcompile.progress import Terminal
 from ruvcompile.targets import check_targets, fleet_targets, load_target, target_names
 from ruvcompile.workspace import REFUSALS
 
-LATER = ("profile",)
-
 
 class _Commands(click.Group):
-    """A group whose unknown commands get a did-you-mean, and whose future ones are refused as such."""
+    """A group whose unknown commands get a did-you-mean."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
-        if name in LATER:
-            raise not_in_this_version(f"ruvcompile {name}")
         if name not in self.commands and not name.startswith("-"):
             raise UsageError("command-unknown", f"unknown command {name!r}", hint=did_you_mean(name, self.commands))
         return super().resolve_command(ctx, args)
@@ -122,6 +117,31 @@ def probe(output: str | None, **flags: Any) -> None:
     from ruvcompile import compile as steps
 
     _finish(flags, steps.probe(options, progress), tables.probe_text)
+
+
+@root.command()
+@click.argument("model", required=False)
+@click.option("--target", help="host: this machine, and no other is measured from here.")
+@click.option("--nodes", help="How many stages work here at the same time. [default: 1]")
+@click.option("--quant", help="As for build: what is measured is what would run. [default: auto]")
+@click.option("--inputs", help="Samples (.npz) for graphs with open shapes.")
+@click.option("--shape", multiple=True, help="NAME=1x3x640x640, for graphs with open shapes; repeatable.")
+@click.option("--costs", multiple=True, help="Tables whose rows need not be measured again; repeatable.")
+@click.option("--name", help="The model's name. [default: from the model]")
+@click.option("-o", "--output", help="The cost table; rows that are there and not measured stay. [default: costs.toml]")
+@common
+def profile(output: str | None, **flags: Any) -> None:
+    """Measure what the parts of MODEL cost on this machine, into a cost table for build.
+
+    \b
+    Example:
+        ruvcompile profile model.gguf --target host --nodes 2 -o costs.toml
+        ruvcompile build model.gguf --target host --nodes 2 --costs costs.toml
+    """
+    options, progress = _start({**flags, "output": output or "costs.toml"}, unsaid=("objective",))
+    from ruvcompile import compile as steps
+
+    _finish(flags, steps.profile(options, progress), tables.profile_text)
 
 
 @root.command()

@@ -24,7 +24,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from ruvcompile import report as reporting
 from ruvcompile.disk import check_copies, check_disk
 from ruvcompile.emit import Contents, write_build
 from ruvcompile.errors import InputError, UsageError
+from ruvcompile.front import Front, read_model
 from ruvcompile.load import load
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
@@ -41,43 +42,23 @@ from ruvcompile.measure.hint import cost_hint
 from ruvcompile.options import OF_DECODERS, Options
 from ruvcompile.parts import Parts
 from ruvcompile.passes import run as run_passes
-from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import program_units, unit_keys
-from ruvcompile.passes.quantise import quantise
 from ruvcompile.passes.reduced import reduced
-from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Member, Plan, check_shape, context_for, members
 from ruvcompile.plan.rules import Rules, rules_of
 from ruvcompile.probe import PROBE_BYTES, write_probe
-from ruvcompile.program import Program
 from ruvcompile.progress import Progress
-from ruvcompile.samples import sample
 from ruvcompile.settle import settle
 from ruvcompile.simulate import simulated
 from ruvcompile.stages import Lowered, check_stages, divide, lower_stages
 from ruvcompile.targets import fleet_targets
 from ruvcompile.verify import compare, source_loss
-from ruvcompile.whole import observe
 from ruvcompile.workspace import workspace
 from ruvrun.bundle import BUNDLES
-from ruvrun.costs import CostTable
-from ruvrun.executors import Array
+from ruvrun.costs import CostTable, costs_json, table_at, write_costs
 from ruvrun.machine import cores, peak_bytes
 from ruvrun.manifest import MANIFEST
 from ruvrun.profile.draw import is_probe
-
-
-@dataclass(frozen=True)
-class _Front:
-    """What is known of the model before anything is measured."""
-
-    source: Program
-    program: Program
-    units: tuple[Unit, ...]
-    keys: tuple[str, ...]
-    types: Mapping[str, Type]
-    samples: Mapping[str, Array]
-    choices: tuple[str, ...]
 
 
 def build(options: Options, progress: Progress) -> dict[str, Any]:
@@ -85,7 +66,7 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
     start = time.monotonic()
     with workspace(options.output, (options.model, options.fleet.path, options.inputs)) as work:
         store = WeightStore(work / "store")
-        front = _front(options, progress)
+        front = read_model(options, progress)
         candidates, rules = _candidates(front, options)
         check_disk(work, front.program, front.units, options.stages or len(candidates))
         with tempfile.TemporaryDirectory(dir=work) as scratch:
@@ -124,7 +105,7 @@ def plan(options: Options, progress: Progress) -> dict[str, Any]:
     """What ``build`` would do; writes nothing that stays."""
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory:
         store = WeightStore(Path(directory) / "store")
-        front = _front(options, progress)
+        front = read_model(options, progress)
         candidates, rules = _candidates(front, options)
         facts = _facts(front, candidates, rules, options, store, Path(directory) / "scratch", progress)
         settled = settle(facts, front.samples, None, progress)
@@ -137,7 +118,7 @@ def probe(options: Options, progress: Progress) -> dict[str, Any]:
     """Write what `ruvrun profile` measures on a machine before any model is copied; the JSON object of ``probe``."""
     (target,) = fleet_targets(options).values()
     with workspace(options.output, (options.model, options.inputs), ours=is_probe, what="probe") as work:
-        front = _front(options, progress)
+        front = read_model(options, progress)
         program, units, keys = front.program, front.units, front.keys
         if program.decoder is not None:
             program = reduced(program, units, keys, PROBE_BYTES)
@@ -157,6 +138,21 @@ def probe(options: Options, progress: Progress) -> dict[str, Any]:
     return {"probe": str(options.output), **made}
 
 
+def profile(options: Options, progress: Progress) -> dict[str, Any]:
+    """Measure what a build would measure, into a cost table; the JSON object of ``profile``."""
+    start, before = time.monotonic(), table_at(options.output)
+    if others := [node.target for node in options.fleet.nodes if not node.local]:
+        what = f"this machine is not a {others[0]}: here only what runs here is measured"
+        raise UsageError("profile-elsewhere", what, hint=f"make a probe: ruvcompile probe MODEL --target {others[0]}")
+    with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory:
+        front = read_model(options, progress)
+        candidates, rules = _candidates(front, options)
+        store = WeightStore(Path(directory) / "store")
+        costs = _facts(front, candidates, rules, options, store, Path(directory) / "scratch", progress).costs
+    write_costs(options.output, [before, costs])
+    return {"costs": str(options.output), "seconds": round(time.monotonic() - start, 2), **costs_json(costs)}
+
+
 def verify(manifest_path: Path, model: Path | None, progress: Progress) -> dict[str, Any]:
     """Staged against uncut, and the quantised program against its source; the JSON object of ``verify``."""
     return compare(manifest_path, model, lambda path: run_passes(load(path)), cores(), progress)
@@ -167,30 +163,7 @@ def report(manifest_path: Path, run: Path | None) -> Path:
     return reporting.rewrite(manifest_path, run)
 
 
-def _front(options: Options, progress: Progress) -> _Front:
-    with progress.step("load"):
-        source = run_passes(load(str(options.model)))
-        if options.name:
-            if "/" in options.name and source.decoder is None:
-                what = f"--name {options.name!r} has a slash, and a graph's name is a part of its address"
-                raise UsageError("name-invalid", what, hint="as in --name detector")
-            source = replace(source, name=options.name)
-        program = quantise(source, options.quant)
-    for text in source.notes:
-        progress.note(text)
-    if program.decoder is not None:
-        units = program_units(program)
-        return _Front(source, program, units, unit_keys(program, units), {}, {}, ())
-    with progress.step("samples"):
-        made = sample(program.model, inputs=options.inputs, shapes=options.shapes)
-        types = observe(program.model, made.arrays)
-    for text in made.choices:
-        progress.note(text)
-    units = program_units(program, types)
-    return _Front(source, program, units, unit_keys(program, units, types), types, made.arrays, made.choices)
-
-
-def _candidates(front: _Front, options: Options) -> tuple[tuple[Member, ...], Rules]:
+def _candidates(front: Front, options: Options) -> tuple[tuple[Member, ...], Rules]:
     """The nodes that may hold a stage, and what the fleet's rules say of each; what cannot be is refused here."""
     context_for(front.program, options)
     rules = rules_of(options.fleet, front.program, front.units)
@@ -199,7 +172,7 @@ def _candidates(front: _Front, options: Options) -> tuple[tuple[Member, ...], Ru
 
 
 def _facts(
-    front: _Front,
+    front: Front,
     candidates: Sequence[Member],
     rules: Rules,
     options: Options,
@@ -262,26 +235,26 @@ def _hinted(plan: Plan, costs: CostTable, options: Options, progress: Progress) 
 
 
 def _contents(
-    front: _Front, plan: Plan, lowered: Lowered, costs: CostTable, loss: Mapping[str, float], options: Options
+    front: Front, plan: Plan, lowered: Lowered, costs: CostTable, loss: Mapping[str, float], options: Options
 ) -> Contents:
     quant = options.quant if front.program.decoder is not None else "none"
     return Contents(front.program, plan, lowered, costs, quant, loss, front.choices)
 
 
-def _lower(front: _Front, plan: Plan, work: Path, store: WeightStore, progress: Progress) -> Lowered:
+def _lower(front: Front, plan: Plan, work: Path, store: WeightStore, progress: Progress) -> Lowered:
     """Lower every stage into its first node's bundle."""
     keyed = Keyed(plan.units, plan.keys)
     with progress.step("lower", total=len(divide(plan).stages)) as bar:
         return lower_stages(front.program, keyed, front.types, plan, work, store, bar.advance)
 
 
-def _golden(front: _Front, lowered: Lowered, progress: Progress) -> Lowered:
+def _golden(front: Front, lowered: Lowered, progress: Progress) -> Lowered:
     """Add the golden checks to the bundles."""
     with progress.step("golden"):
         return check_stages(lowered, front.samples)
 
 
-def _loss(front: _Front, parts: Parts, progress: Progress) -> dict[str, float]:
+def _loss(front: Front, parts: Parts, progress: Progress) -> dict[str, float]:
     """The quantised program against the file, measured and told; empty where nothing was quantised."""
     if front.program is front.source:
         return {}

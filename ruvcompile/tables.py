@@ -12,6 +12,7 @@ from ruvcompile.quantities import show_bytes
 from ruvcompile.simulate.told import simulation_text
 from ruvcompile.targets import Target
 from ruvrun.bundle import BUNDLES
+from ruvrun.costs import costs_text
 from ruvrun.manifest import MANIFEST, NODES
 
 WIDTH = 96
@@ -175,6 +176,15 @@ def probe_text(result: Mapping[str, Any]) -> str:
         f"{show_bytes(result['bytes'])} to copy; {show_bytes(result['drawn_bytes'])} of weights are drawn there\n"
         f"next: copy it to a machine of kind {result['target']}, and there: ruvrun profile {name} -o costs.toml"
     )
+
+
+def profile_text(result: Mapping[str, Any]) -> str:
+    """What was measured.
+
+    Args:
+        result: the JSON object of ``profile``.
+    """
+    return f"{costs_text(result)}\nwrote {result['costs']} after {result['seconds']:.1f} s"
 
 
 def verify_text(result: Mapping[str, Any]) -> str:

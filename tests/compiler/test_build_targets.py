@@ -153,8 +153,11 @@ def test_measured_rows_are_whole(built) -> None:
         assert row.ms_per_token >= 0, "what is under a nanosecond in a tiny model is rounded away"
         assert sum(node.ms for node in row.node) == pytest.approx(row.ms, abs=1e-6 * len(row.node))
         assert (row.depth, row.chunk) == (128, 128)
-    (source,) = table.provenance
+    (number,) = {row.source for row in table.unit}
+    source = table.provenance[number]
     assert "onnxruntime" in source.software
+    assert source.model == "the model"
+    assert source.threads == table.unit[0].threads
     assert source.cpu
 
 

@@ -217,7 +217,7 @@ def test_targets_are_listed_and_checked(capsys: pytest.CaptureFixture[str], tmp_
         ("verify", "usage", 2),
         ("bild model.gguf", "command-unknown", 2),
         ("probe model.gguf", "target-missing", 2),
-        ("profile model.gguf", "not-in-this-version", 2),
+        ("profile model.gguf", "target-missing", 2),
         ("build model.gguf --target hots", "target-unknown", 2),
         ("build model.gguf", "target-missing", 2),
         ("build model.gguf --target host --sign k", "not-in-this-version", 2),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ruvrun.cli.voice import COUNT, PATH, Real, common, say
-from ruvrun.errors import InputError, UsageError
+from ruvrun.errors import UsageError
 
 if TYPE_CHECKING:
     from ruvrun.costs import CostTable
@@ -62,10 +61,12 @@ def profile(path: Path, output: Path | None, peer: str | None, answer: bool, nod
     if role in ("stage", "beside"):
         _be_child(path, output, role, rest)
         return
-    before = _before(output)
+    from ruvrun.costs import table_at, write_costs
+
+    before = table_at(output)
     began = time.monotonic()
     table, notes = _link(path, node, peer) if peer is not None else _units(path, node, rest)
-    _write(output, [*before, table])
+    write_costs(output, [before, table])
     for note in notes:
         say(note)
     _show(table, output, notes, time.monotonic() - began, rest["as_json"])
@@ -135,40 +136,6 @@ def _groups(text: str | None) -> tuple[tuple[int, ...], ...]:
         raise UsageError("cpus-wrong", f"--cpus {text} names no cores", hint='for example "0;1"') from None
 
 
-def _before(output: Path) -> list[CostTable]:
-    """The table that is already there; refused at once where nothing could be written in the end."""
-    from ruvrun.costs import load_costs
-
-    if not output.parent.is_dir():
-        raise InputError(
-            "output-folder-missing", f"there is no folder {output.parent}", hint="make it, or choose another -o"
-        )
-    if output.is_dir():
-        raise InputError("output-not-ours", f"{output} is a folder", hint="name a file, as in -o costs.toml")
-    if not os.access(output.parent, os.W_OK):
-        raise PermissionError(13, "Permission denied", str(output.parent))
-    try:
-        return [load_costs(output)] if output.exists() else []
-    except InputError as error:
-        raise InputError(
-            "output-not-ours",
-            f"{output} exists and is no cost table",
-            context=[error.message],
-            hint="choose another -o",
-        ) from None
-
-
-def _write(output: Path, tables: Sequence[CostTable]) -> None:
-    from ruvrun.costs import dump_costs, merge
-
-    partial = output.with_name(f".{output.name}.partial-{os.getpid()}")
-    try:
-        partial.write_bytes(dump_costs(merge(tables)))
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 @contextlib.contextmanager
 def _progress(child: bool) -> Any:
     """What is told of progress: a bar on a terminal, lines for the compiler, else nothing."""
@@ -192,42 +159,11 @@ def _progress(child: bool) -> Any:
 
 
 def _show(table: CostTable, output: Path, notes: Sequence[str], seconds: float, as_json: bool) -> None:
+    from ruvrun.costs import costs_json, costs_text
+
+    told = costs_json(table)
     if as_json:
-        click.echo(json.dumps(_to_json(table, output, notes, seconds)))
+        click.echo(json.dumps({"costs": str(output), "seconds": round(seconds, 2), "notes": list(notes), **told}))
         return
-    for row in table.unit:
-        many = max((point.rows for point in row.curve if point.tokens == 1), default=1)
-        more = (
-            f", {row.step_ms(many):.3f} ms with {many} rows, {row.ms_per_token:.4f} ms a prompt token"
-            if row.curve
-            else ""
-        )
-        click.echo(f"{row.label}: {row.ms:.3f} ms{more}, spread {100 * row.spread:.0f} %")
-    for each in table.overhead:
-        click.echo(
-            f"a step: {each.stage_ms:.3f} ms + {each.stage_row_ms:.3f} ms a row in the stage, {each.head_ms:.3f} ms + "
-            f"{each.head_row_ms:.3f} ms a row in the head, {each.hop_ms:.3f} ms a hop"
-        )
-    for figure in table.rate:
-        click.echo(f"{figure.name}: {figure.value:.3g} {figure.unit}, spread {100 * figure.spread:.0f} %")
-    for link in table.link:
-        rate = link.bytes_per_s / 1e6
-        click.echo(f"{link.sender} to {link.receiver}: {link.latency_ms:.3f} ms, {rate:.1f} MB/s")
+    click.echo(costs_text(told))
     click.echo(f"wrote {output} after {seconds:.1f} s")
-
-
-def _to_json(table: CostTable, output: Path, notes: Sequence[str], seconds: float) -> dict[str, Any]:
-    import msgspec
-
-    return {
-        "output": str(output),
-        "seconds": round(seconds, 2),
-        "notes": list(notes),
-        "units": [
-            {"label": row.label, "ms": row.ms, "ms_per_token": row.ms_per_token, "spread": row.spread}
-            for row in table.unit
-        ],
-        "overhead": [msgspec.to_builtins(row) for row in table.overhead],
-        "link": [msgspec.to_builtins(row) for row in table.link],
-        "rate": [msgspec.to_builtins(row) for row in table.rate],
-    }

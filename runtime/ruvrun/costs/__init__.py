@@ -1,6 +1,6 @@
 """The cost table (``costs.toml``): its rows, and the file they stand in."""
 
-from ruvrun.costs.files import dump_costs, load_costs, merge
+from ruvrun.costs.files import dump_costs, load_costs, merge, table_at, write_costs
 from ruvrun.costs.rows import (
     CostTable,
     LinkCost,
@@ -14,6 +14,7 @@ from ruvrun.costs.rows import (
     along,
     stage_key,
 )
+from ruvrun.costs.told import costs_json, costs_text
 
 COSTS = "costs.toml"
 
@@ -29,8 +30,12 @@ __all__ = [
     "StageCost",
     "UnitCost",
     "along",
+    "costs_json",
+    "costs_text",
     "dump_costs",
     "load_costs",
     "merge",
     "stage_key",
+    "table_at",
+    "write_costs",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ruvrun.costs.rows import CostTable, LinkCost, Overhead, Point, Provenance, Rate, StageCost, UnitCost
-from ruvrun.errors import InputError
+from ruvrun.errors import InputError, MachineError
 from ruvrun.manifest import dump_toml, read_toml
 
 Row = UnitCost | Overhead | StageCost | LinkCost | Rate
@@ -46,12 +47,47 @@ def load_costs(path: Path) -> CostTable:
             raise InputError("cost-source", told, hint="measure it again")
         if isinstance(row, UnitCost):
             _check_curve(path, what, row.curve)
+        if isinstance(row, LinkCost) and not row.bytes_per_s:
+            raise InputError("cost-wrong", f"{path}: {what} carries nothing", hint="measure it again")
     return table
 
 
 def dump_costs(table: CostTable) -> bytes:
     """The bytes of ``costs.toml``."""
     return dump_toml(table)
+
+
+def table_at(output: Path) -> CostTable:
+    """The table that is already where one shall be written, or an empty one; asked before anything is measured.
+
+    Raises:
+        InputError: nothing can be written there, or what is there is no cost table.
+        MachineError: it may not be written there.
+    """
+    if not output.parent.is_dir():
+        what = f"there is no folder {output.parent} to write {output.name} into"
+        raise InputError("output-folder-missing", what, hint="make it, or choose another -o")
+    if output.is_dir():
+        raise InputError("output-not-ours", f"{output} is a folder", hint="name a file, as in -o costs.toml")
+    if not os.access(output.parent, os.W_OK):
+        raise MachineError("output-unwritable", f"{output.parent} may not be written to", hint="choose another -o")
+    if not os.path.lexists(output):
+        return CostTable()
+    try:
+        return load_costs(output)
+    except InputError as error:
+        told = f"{output} exists and is no cost table of this version"
+        raise InputError("output-not-ours", told, context=[error.message], hint="choose another -o") from None
+
+
+def write_costs(output: Path, tables: Iterable[CostTable]) -> None:
+    """Write several tables as one; it appears whole, in the place of what was there."""
+    partial = output.with_name(f".{output.name}.partial-{os.getpid()}")
+    try:
+        partial.write_bytes(dump_costs(merge(tables)))
+        partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def merge(tables: Iterable[CostTable]) -> CostTable:

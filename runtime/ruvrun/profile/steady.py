@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MOST = 400
+MOST = 100
 
 
 @dataclass(frozen=True)

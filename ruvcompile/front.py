@@ -1,0 +1,69 @@
+"""The front of the compiler: a model as it will run, and all that is known of it before anything is measured.
+
+Steps 1 to 3 of ``compile``: loaded, in canonical form, quantised, with inputs where shapes are open; and the units that
+it may be cut between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ruvcompile.errors import UsageError
+from ruvcompile.load import load
+from ruvcompile.options import Options
+from ruvcompile.passes import run as run_passes
+from ruvcompile.passes.infer import Type
+from ruvcompile.passes.pieces import program_units, unit_keys
+from ruvcompile.passes.quantise import quantise
+from ruvcompile.passes.units import Unit
+from ruvcompile.program import Program
+from ruvcompile.progress import Progress
+from ruvcompile.samples import sample
+from ruvcompile.whole import observe
+from ruvrun.executors import Array
+
+
+@dataclass(frozen=True)
+class Front:
+    """A model, ready to be measured.
+
+    ``source`` is it as the file has it, ``program`` quantised; ``units`` are the program's, with their ``keys``; types,
+    samples and the choices made for them are a graph's.
+    """
+
+    source: Program
+    program: Program
+    units: tuple[Unit, ...]
+    keys: tuple[str, ...]
+    types: Mapping[str, Type]
+    samples: Mapping[str, Array]
+    choices: tuple[str, ...]
+
+
+def read_model(options: Options, progress: Progress) -> Front:
+    """Load the model that the options name.
+
+    Raises:
+        RuvError: it cannot be read, or not be run.
+    """
+    with progress.step("load"):
+        source = run_passes(load(str(options.model)))
+        if options.name:
+            if "/" in options.name and source.decoder is None:
+                what = f"--name {options.name!r} has a slash, and a graph's name is a part of its address"
+                raise UsageError("name-invalid", what, hint="as in --name detector")
+            source = replace(source, name=options.name)
+        program = quantise(source, options.quant)
+    for text in source.notes:
+        progress.note(text)
+    if program.decoder is not None:
+        units = program_units(program)
+        return Front(source, program, units, unit_keys(program, units), {}, {}, ())
+    with progress.step("samples"):
+        made = sample(program.model, inputs=options.inputs, shapes=options.shapes)
+        types = observe(program.model, made.arrays)
+    for text in made.choices:
+        progress.note(text)
+    units = program_units(program, types)
+    return Front(source, program, units, unit_keys(program, units, types), types, made.arrays, made.choices)
