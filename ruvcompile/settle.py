@@ -22,7 +22,7 @@ import msgspec
 
 from ruvcompile.fleet import HOST
 from ruvcompile.measure.provenance import provenance
-from ruvcompile.measure.staged import NotMeasuredError, Reality, measure_staged
+from ruvcompile.measure.staged import SECONDS, TOKENS, NotMeasuredError, Reality, measure_staged, prompt_tokens
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.progress import Progress
@@ -34,6 +34,8 @@ AGREED = 0.03
 """Prediction and measurement agree when they differ by no more than this part."""
 
 ROUNDS = 3
+LONGEST_S = 30.0
+"""Whoever builds a model that takes longer to try than this is not made to wait."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,9 @@ def settle(
         if held is None:
             if make is None or not can_run_here(plan):
                 break
+            if (long := seconds(plan, facts)) > LONGEST_S:
+                progress.note(f"the stages are not measured together, which would take about {long:.0f} s")
+                break
             lowered, manifest = make(plan)
             try:
                 with progress.step("run together"):
@@ -165,17 +170,28 @@ def can_run_here(plan: Plan) -> bool:
     return all(member.node.local and member.target.name == HOST for member in plan.members)
 
 
+def seconds(plan: Plan, facts: Facts) -> float:
+    """How long one look at the stages together takes, about: all prompts, and the tokens after them."""
+    if not facts.decoder:
+        return SECONDS + 2 * facts.streams(1) / max(promised(plan), 1e-9)
+    pipeline = plan.forecast.pipelines[0]
+    tokens = prompt_tokens(facts.depth) * plan.streams / len(plan.forecast.pipelines)
+    chunk = plan.forecast.chunk
+    prompts = max(stage.chunk_ms(chunk) for stage in pipeline.stages) / chunk * tokens / 1e3
+    return prompts + TOKENS * plan.streams / max(promised(plan), 1e-9)
+
+
 def look_up(plan: Plan, facts: Facts) -> Held | None:
     """The plan beside what the cost table knows of its stages; None where it does not know all of them."""
     known = {_identity(row): row for row in facts.costs.stage}
-    seen = [known.get(_identity(row)) for row in _blank(plan, facts)]
+    seen = [known.get(_identity(row)) for row in blank(plan, facts)]
     rows = [row for row in seen if row is not None]
     return Held(plan, tuple(rows)) if len(rows) == len(seen) else None
 
 
 def with_reality(plan: Plan, facts: Facts, reality: Reality) -> Facts:
     """The facts, their cost table with a row for every stage of ``plan``; equal stages share the mean of theirs."""
-    blanks = _blank(plan, facts)
+    blanks = blank(plan, facts)
     found: dict[tuple[Any, ...], list[int]] = {}
     for number, row in enumerate(blanks):
         found.setdefault(_identity(row), []).append(number)
@@ -200,14 +216,14 @@ def corrected(held: Held, facts: Facts) -> Facts:
     stages = len(plan.pieces)
     factors = list(facts.corrections or (1.0,) * len(facts.units))
     places = {unit.nodes[0]: number for number, unit in enumerate(facts.units)}
-    for place, units in enumerate(_units(plan)):
+    for place, units in enumerate(units_of(plan)):
         ratio = fmean(ratios[place::stages])
         for unit in units:
             factors[places[unit.nodes[0]]] *= ratio
     return replace(facts, corrections=tuple(factors))
 
 
-def _units(plan: Plan) -> list[tuple[Unit, ...]]:
+def units_of(plan: Plan) -> list[tuple[Unit, ...]]:
     """The units of each stage."""
     found, at = [], 0
     for piece in plan.pieces:
@@ -219,9 +235,9 @@ def _units(plan: Plan) -> list[tuple[Unit, ...]]:
     return found
 
 
-def _blank(plan: Plan, facts: Facts) -> list[StageCost]:
+def blank(plan: Plan, facts: Facts) -> list[StageCost]:
     """A row for each stage of each pipeline, in which nothing is said yet but what it is of."""
-    counts = [len(units) for units in _units(plan)]
+    counts = [len(units) for units in units_of(plan)]
     ends = [sum(counts[: number + 1]) for number in range(len(counts))]
     keys = [stage_key(plan.keys[end - count : end]) for end, count in zip(ends, counts, strict=True)]
     local = sum(member.node.local for member in plan.members)

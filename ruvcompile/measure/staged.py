@@ -23,8 +23,8 @@ from ruvrun.npz import write_npz
 TOKENS = 48
 """Decoded by each stream of a decoder; the prompt before them is as long as makes the planned depth their middle."""
 
-CALLS = 24
-"""Of each caller of a graph."""
+SECONDS = 1.5
+"""How long callers of a graph begin new calls."""
 
 LONGEST_S = 900
 
@@ -65,10 +65,9 @@ def measure_staged(
     if samples:
         with given.open("wb") as file:
             write_npz(file, samples)
-        arguments += ["--input", str(given), "--max-tokens", str(CALLS)]
+        arguments += ["--input", str(given), "--seconds", str(SECONDS)]
     else:
-        prompt = max(2, depth - TOKENS // 2)
-        arguments += ["--prompt-tokens", str(prompt), "--max-tokens", str(TOKENS)]
+        arguments += ["--prompt-tokens", str(prompt_tokens(depth)), "--max-tokens", str(TOKENS)]
     try:
         told = _bench(manifest, arguments)
     finally:
@@ -80,6 +79,11 @@ def measure_staged(
         float(told["items_per_s"] if samples else told["tokens_per_s"]),
         streams,
     )
+
+
+def prompt_tokens(depth: int) -> int:
+    """Of each stream, so that ``depth`` is the middle of what it decodes."""
+    return max(2, depth - TOKENS // 2)
 
 
 def _bench(manifest: Path, arguments: list[str]) -> dict[str, Any]:

@@ -1,0 +1,155 @@
+"""Plans are held against what their stages took, and made again: with stages that take what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ruvcompile import compile as steps
+from ruvcompile import settle as settling
+from ruvcompile.measure.staged import NotMeasuredError, Reality
+from ruvcompile.plan import Plan
+from ruvrun.costs import load_costs, stage_key
+from tests.assumed import assumed_fleet
+from tests.compiler.builds import build, plan, snapshot
+from tests.models import write_tiny_gguf
+
+LAYERS = 6
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("settle") / "tiny.gguf", layers=LAYERS)
+
+
+class World:
+    """Stages that take ``slow`` times what was assumed for the units of some layers; notes every look at them."""
+
+    def __init__(self, slow: Callable[[str], float], rate: float = 1.0) -> None:
+        self.slow, self.rate = slow, rate
+        self.plans: list[Plan] = []
+
+    def measure(self, manifest: Path, streams: int, **_: Any) -> Reality:
+        assert manifest.is_file(), "what is run is a build"
+        made = self.plans[-1]
+        ms = [sum(self._ms(unit.nodes[0]) for unit in units) for units in settling.units_of(made)]
+        per_s = self.rate * settling.promised(made) * max(made.inner_ms) / (max(ms) * made.rows)
+        return Reality(tuple(each * made.rows for each in ms), (1 << 20,) * len(ms), per_s, streams)
+
+    def _ms(self, node: str) -> float:
+        return self.slow(node)
+
+
+@pytest.fixture
+def world(monkeypatch) -> Callable[[World], World]:
+    """Builds measure nothing themselves; what is looked at together is the world's."""
+
+    def enter(made: World) -> World:
+        monkeypatch.setattr(steps, "measure_fleet", assumed_fleet)
+        monkeypatch.setattr(settling, "measure_staged", made.measure)
+        known = settling.can_run_here
+
+        def noted(plan: Plan) -> bool:
+            made.plans.append(plan)
+            return known(plan)
+
+        monkeypatch.setattr(settling, "can_run_here", noted)
+        return made
+
+    return enter
+
+
+def layers(result: dict[str, Any]) -> list[int]:
+    return [stage["graph_nodes"] for stage in result["stages"]]
+
+
+def even(_node: str) -> float:
+    return 1.0
+
+
+def late_layers_slow(node: str) -> float:
+    """Units of the second half of the layers take twice as long."""
+    return 2.0 if any(f"layers.{number}/" in node for number in range(LAYERS // 2, LAYERS)) else 1.0
+
+
+def test_a_plan_that_holds_is_lowered_once(model, tmp_path, world) -> None:
+    made = world(World(even))
+    result = build(model, tmp_path / "dist", stages=2)
+    assert len(made.plans) == 1
+    assert result["measured"]["difference"] <= settling.AGREED
+
+
+def test_stages_that_take_longer_than_their_units_move_the_cut(model, tmp_path, world) -> None:
+    made = world(World(late_layers_slow))
+    result = build(model, tmp_path / "dist", stages=2)
+    first, last = made.plans[0], made.plans[-1]
+    assert len(first.pieces[0].nodes) < len(last.pieces[0].nodes), "the slow second half got smaller"
+    slow = [sum(late_layers_slow(unit.nodes[0]) for unit in units) for units in settling.units_of(last)]
+    assert max(slow) / min(slow) < 1.25
+    assert result["measured"]["difference"] <= settling.AGREED
+    assert layers(result) == [len(piece.nodes) for piece in last.pieces]
+
+
+def test_a_promise_that_cannot_be_kept_is_told(model, tmp_path, world) -> None:
+    world(World(even, rate=0.8))
+    result = build(model, tmp_path / "dist", stages=2)
+    assert result["measured"]["difference"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_no_more_than_so_many_rounds(model, tmp_path, world) -> None:
+    turns: Sequence[float] = [1.0, 3.0]
+
+    def restless(_node: str) -> float:
+        return turns[len(made.plans) % 2]
+
+    made = world(World(lambda node: restless(node) if "layers.0/" in node else 1.0))
+    build(model, tmp_path / "dist", stages=2)
+    assert len(made.plans) <= settling.ROUNDS
+
+
+def test_the_table_of_a_build_gives_the_same_build_and_nothing_is_run(model, tmp_path, world, monkeypatch) -> None:
+    world(World(late_layers_slow))
+    build(model, tmp_path / "one", stages=2)
+    monkeypatch.setattr(settling, "measure_staged", None)
+    given = {"costs": [str(tmp_path / "one" / "costs.toml")], "stages": 2}
+    made = build(model, tmp_path / "two", **given)
+    one, two = snapshot(tmp_path / "one"), snapshot(tmp_path / "two")
+    own = [name for name in one if "key" not in name and "manifest" not in name and "report" not in name]
+    assert {name: one[name] for name in own} == {name: two[name] for name in own}
+    again = plan(model, tmp_path, **given)
+    assert layers(again) == layers(made)
+
+
+def test_the_rows_of_the_stages_are_in_the_table(model, tmp_path, world) -> None:
+    made = world(World(even))
+    build(model, tmp_path / "dist", stages=2)
+    rows = load_costs(tmp_path / "dist" / "costs.toml").stage
+    counts = [len(units) for units in settling.units_of(made.plans[-1])]
+    keys = made.plans[-1].keys
+    assert {row.key for row in rows} == {stage_key(keys[: counts[0]]), stage_key(keys[counts[0] :])}
+    assert all(row.ms > 0 and row.per_s > 0 and row.peak_rss_bytes for row in rows)
+
+
+def test_where_the_stages_cannot_run_the_build_is_made_and_says_so(model, tmp_path, world) -> None:
+    made = world(World(even))
+
+    def refuses(*_: Any, **__: Any) -> Reality:
+        raise NotMeasuredError("memory-short", "9 GiB are needed here", hint="")
+
+    made.measure = refuses  # type: ignore[method-assign]
+    world(made)
+    result = build(model, tmp_path / "dist", stages=2)
+    assert "measured" not in result
+    assert (tmp_path / "dist" / "manifest.toml").is_file()
+
+
+def test_machines_elsewhere_are_not_run_here(model, tmp_path, world) -> None:
+    made = world(World(even))
+    monkey: list[int] = []
+    made.measure = lambda *_, **__: monkey.append(1)  # type: ignore[method-assign,assignment]
+    world(made)
+    build(model, tmp_path / "dist", target="pi5", nodes="2", stages=2)
+    assert not monkey
