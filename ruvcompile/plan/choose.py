@@ -54,7 +54,7 @@ def choose(desk: Desk, cuts: Cuts | None) -> Choice | None:
     """
     solver, facts = Solver(desk, cuts), desk.facts
     every, allowed = shapes(facts), forced_shapes(facts, cuts)
-    chosen = _best(solver, desk, allowed)
+    chosen = next((each for some in _in_turn(facts, allowed) if (each := _best(solver, desk, some)) is not None), None)
     if chosen is None:
         return None
     best = None
@@ -86,6 +86,18 @@ def forced_shapes(facts: Facts, cuts: Cuts | None) -> tuple[Shape, ...]:
     return tuple(
         shape for shape in shapes(facts) if stages in (None, shape.stages) and replicas in (None, shape.replicas)
     )
+
+
+def _in_turn(facts: Facts, allowed: Sequence[Shape]) -> list[list[Shape]]:
+    """The shapes to choose from; of the next ones only where nothing of those before fits.
+
+    Who says how many stages and not how many pipelines wants as many as the nodes are enough for: ``--nodes 4
+    --stages 2`` is two replicas of two.
+    """
+    if facts.options.stages is None or facts.options.replicas is not None:
+        return [list(allowed)]
+    copies = sorted({shape.replicas for shape in allowed}, reverse=True)
+    return [[shape for shape in allowed if shape.replicas == count] for count in copies]
 
 
 def forced_cuts(facts: Facts) -> Cuts | None:
