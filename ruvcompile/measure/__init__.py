@@ -12,6 +12,7 @@ from pathlib import Path
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.decoder import measure_decoder
 from ruvcompile.measure.nodes import measure_nodes
+from ruvcompile.passes.infer import Type
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
@@ -32,6 +33,7 @@ def measure(
     store: WeightStore,
     scratch: Path,
     samples: Mapping[str, Array],
+    types: Mapping[str, Type],
     progress: Progress,
 ) -> CostTable:
     """The cost rows of all ``units`` on this machine, one per distinct key, and what a step costs beside them.
@@ -43,7 +45,7 @@ def measure(
         known: rows that need not be measured again.
         target, backend, threads, beside: what the rows are filed under, and how they are measured.
         store, scratch: where what is run is written.
-        samples: inputs to run a graph with; not used for decoders.
+        samples, types: inputs to run a graph with, and its types as observed; not used for decoders.
     """
     kept = held(program, keys, known, target, backend, threads, beside)
     if kept is not None:
@@ -72,7 +74,10 @@ def measure(
             backend=backend,
             threads=threads,
             beside=beside,
+            store=store,
+            scratch=scratch,
             samples=samples,
+            types=types,
             progress=progress,
         )
     return merge([made, CostTable(provenance=known.provenance, unit=found)])
@@ -92,6 +97,6 @@ def held(
     rows = [row for row in known.rows(wanted, target, backend, threads, beside) if row is not None]
     kind = "decoder" if program.decoder is not None else "graph"
     overhead = known.overhead_of(kind, target, backend, threads, beside)
-    if len(rows) < len(wanted) or (overhead is None and kind == "decoder" and any(row.curve for row in rows)):
+    if len(rows) < len(wanted) or (overhead is None and any(row.curve for row in rows)):
         return None
     return merge([CostTable(provenance=known.provenance, unit=rows, overhead=[overhead] if overhead else [])])

@@ -61,6 +61,7 @@ def measure_fleet(
             store=store,
             scratch=scratch,
             samples=samples,
+            types=types or {},
             progress=progress,
         )
         if here:
@@ -68,6 +69,7 @@ def measure_fleet(
             continue
         with progress.step("rates"):
             rates = known.rates(HOST, target.backend, count).values() or measure_rates(HOST, target.backend, count)
-        by = figures({rate.name: rate.value for rate in rates}, target, threads)
+        there = known.rates(target.name, target.backend, threads)
+        by = figures({rate.name: rate.value for rate in rates}, target, threads, there)
         used.append(scale(rows, target, threads, by, works(program, units, keys, types)))
     return merge(used)

@@ -1,16 +1,22 @@
-"""What the nodes of a graph cost: ``graph.py``'s times, as rows by the units' keys."""
+"""What the nodes of a graph cost: the graph is written as one stage, which `ruvrun profile` measures on the samples."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from ruvcompile.measure.graph import measure_graph
-from ruvcompile.measure.provenance import provenance
-from ruvcompile.passes.pieces import label
+from ruvcompile.lower.sheet import Keyed
+from ruvcompile.lower.stage import write_stage
+from ruvcompile.lower.weights import WeightStore
+from ruvcompile.measure.profiled import profile_stage
+from ruvcompile.passes.infer import Type
+from ruvcompile.passes.pieces import pieces
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
-from ruvrun.costs import CostTable, UnitCost
+from ruvcompile.samples.written import write_inputs
+from ruvrun.costs import CostTable
 from ruvrun.executors import Array
 
 
@@ -23,28 +29,28 @@ def measure_nodes(
     backend: str,
     threads: int,
     beside: int,
+    store: WeightStore,
+    scratch: Path,
     samples: Mapping[str, Array],
+    types: Mapping[str, Type],
     progress: Progress,
 ) -> CostTable:
-    """A row for every distinct key; units of equal key share their mean."""
-    with progress.step("measure"):
-        times = measure_graph(program, samples, threads)
-    members: dict[str, list[float]] = {}
-    labels: dict[str, str] = {}
-    for key, unit in zip(keys, units, strict=True):
-        members.setdefault(key, []).append(sum(times[name] for name in unit.nodes))
-        labels.setdefault(key, label(unit, decoder=False))
-    rows = [
-        UnitCost(
-            key=key,
-            label=labels[key],
-            target=target,
-            backend=backend,
+    """A row for every distinct key, and the overhead; units of equal key share their mean."""
+    (piece,) = pieces(program, units, ())
+    directory = scratch / "measured"
+    keyed = Keyed(units, keys)
+    spec = write_stage(
+        program, piece, directory, store, backend=backend, target=target, types=types, passing=True, keyed=keyed
+    )
+    write_inputs(directory, spec, samples)
+    try:
+        return profile_stage(
+            directory,
+            scratch / "measured.toml",
             threads=threads,
             beside=beside,
-            ms=round(sum(ms) / len(ms), 6),
-            source=0,
+            model=program.name,
+            progress=progress,
         )
-        for key, ms in members.items()
-    ]
-    return CostTable(provenance=[provenance()], unit=rows)
+    finally:
+        shutil.rmtree(directory)
