@@ -176,6 +176,8 @@ def _predictions(plan: Plan, division: Division) -> Predictions:
         tokens_per_s=float(rate or 0.0),
         verdict=figures["verdict"],
         expected=list(plan.expected),
+        streams=[streams for streams, _ in plan.rates],
+        per_s=[round(rate, 4) for _, rate in plan.rates],
     )
 
 

@@ -193,7 +193,8 @@ class Expected(_Struct, frozen=True):
 class Plan(_Struct, frozen=True):
     """What the build predicted, and on what; not part of the id. Times in ms; ``stage_ms`` of steps of ``rows`` rows.
 
-    ``expected`` tells every stage of every pipeline; builds of old versions have none.
+    ``expected`` tells every stage of every pipeline; ``per_s[i]`` is tokens (or items) per second of all pipelines with
+    ``streams[i]`` in flight. Builds of old versions have neither.
     """
 
     cost_source: str = ""
@@ -205,6 +206,12 @@ class Plan(_Struct, frozen=True):
     tokens_per_s: float = 0.0
     verdict: str = ""
     expected: list[Expected] = []
+    streams: list[int] = []
+    per_s: list[float] = []
+
+    def rate(self, streams: int) -> float | None:
+        """Tokens (or items) per second with so many in flight; None where the plan does not say."""
+        return dict(zip(self.streams, self.per_s, strict=False)).get(streams)
 
     def of(self, node: str) -> Expected | None:
         """What is expected of the stage on a node; None where the plan does not say."""

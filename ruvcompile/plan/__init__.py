@@ -19,7 +19,7 @@ from ruvcompile.passes.units import Unit, in_stages
 from ruvcompile.plan.choose import choose, forced_cuts, shapes
 from ruvcompile.plan.facts import Facts, context_for
 from ruvcompile.plan.figures import expected_of, figures_of, rows_of, source_of
-from ruvcompile.plan.forecasts import forecast_of, inner_times
+from ruvcompile.plan.forecasts import forecast_of, inner_times, rates_of
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.misfit import nothing_fits
 from ruvcompile.plan.nodes import Member, check_shape, members
@@ -42,6 +42,7 @@ class Plan:
         expected: the same of every stage, pipeline by pipeline, as the manifest tells it.
         inner_ms: of each of these, what its units take in a step of ``rows`` rows: the back end's work.
         streams: sequences (or callers) at a time that are planned for, of all pipelines together.
+        rates: tokens (or items) per second of all pipelines with so many in flight, as (in flight, per second).
     """
 
     pipelines: tuple[tuple[Member, ...], ...]
@@ -55,6 +56,7 @@ class Plan:
     expected: tuple[Expected, ...]
     inner_ms: tuple[float, ...]
     streams: int
+    rates: tuple[tuple[int, float], ...]
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -95,6 +97,7 @@ def make_plan(facts: Facts) -> Plan:
         ),
         tuple(ms for stages in chosen.pipelines for ms in inner_times(desk, chosen, stages, rows_of(desk, chosen))),
         chosen.streams,
+        rates_of(desk, chosen),
     )
 
 

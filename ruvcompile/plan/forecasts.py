@@ -10,9 +10,11 @@ from ruvcompile.plan.memory import CHUNK
 from ruvcompile.plan.nodes import Member
 from ruvcompile.plan.pace import first_token_ms
 from ruvcompile.plan.shapes import Solution
+from ruvcompile.plan.solve import Solver
 from ruvcompile.plan.tasks import Desk, Load
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_ALL_STREAMS = 16
 _TOKENS = (2, 16, 32, 64, 128, CHUNK, CHUNK + 1)
 
 
@@ -37,6 +39,14 @@ def forecast_of(desk: Desk, solution: Solution, source: str) -> Forecast:
         chunk=CHUNK,
         cost_source=source,
     )
+
+
+def rates_of(desk: Desk, solution: Solution) -> tuple[tuple[int, float], ...]:
+    """Per second with 1, 2, ... in flight, up to what is planned for; of many not every number."""
+    most = solution.streams
+    counts = sorted({*range(1, min(most, _ALL_STREAMS) + 1), *(2**power for power in range(most.bit_length())), most})
+    solver = Solver(desk)
+    return tuple((count, solver.rate(solution, count)) for count in counts)
 
 
 def time_to_first(desk: Desk, solution: Solution) -> float:

@@ -95,7 +95,7 @@ def bench_graph(driver: Driver, manifest: Manifest, tensors: Mapping[str, Array]
         driver.run(tensors)
     driver.counters(reset=True)
     found = repeat(lambda: driver.run(tensors), work)
-    return {**found, **stage_figures(manifest, driver.counters())}
+    return {**found, **stage_figures(manifest, driver.counters(), work.streams)}
 
 
 def bench_head(run: Callable[[], object], work: Work) -> dict[str, Any]:

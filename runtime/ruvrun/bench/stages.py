@@ -14,7 +14,8 @@ def stage_figures(manifest: Manifest, counters: Mapping[str, Counters], streams:
     """What every stage of every pipeline did, the idle share of all, and a sentence that names the slow stage.
 
     Args:
-        streams: sequences at a time; what was predicted is of steps of as many rows as these make, None: as planned.
+        streams: sequences (or callers) at a time; what was predicted is of these and of steps of as many rows as they
+            make, None: of steps as planned.
     """
     stages: list[dict[str, Any]] = []
     for number, pipeline in enumerate(manifest.pipeline):
@@ -36,7 +37,9 @@ def stage_figures(manifest: Manifest, counters: Mapping[str, Counters], streams:
             )
     waits = [stage["wait"] for stage in stages if stage["wait"] is not None]
     bubble = statistics.fmean(waits) if waits else None
-    return {"id": manifest.id, "stages": stages, "bubble": bubble, "verdict": verdict(stages)}
+    promised = manifest.plan.rate(streams) if streams is not None else None
+    told = {"id": manifest.id, "predicted_per_s": promised, "stages": stages, "bubble": bubble}
+    return {**told, "verdict": verdict(stages)}
 
 
 def predicted_ms(manifest: Manifest, placed: Placed, streams: int | None) -> float | None:
