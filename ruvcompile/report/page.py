@@ -11,15 +11,19 @@ from markupsafe import Markup
 
 from ruvcompile.quantities import show_bytes
 from ruvcompile.report.charts.frame import SIZES, Chart, show_ms, show_rate
-from ruvcompile.report.draw import EXTRA, available, draw
+from ruvcompile.report.draw import NotDrawnError, draw
 from ruvcompile.report.view import View
 from ruvrun.costs import CostTable
 from ruvrun.manifest import Manifest
 
 
 def page_of(manifest: Manifest, costs: CostTable, view: View) -> str:
-    """The whole of ``report.html``; without the extra its tables, and the sentence that says what draws the charts."""
-    drawn = drawings(view.charts) if available() else {}
+    """The whole of ``report.html``; where charts cannot be drawn, its tables and the reason."""
+    drawn, missing = dict[str, Markup](), ""
+    try:
+        drawn = figures_of(view.charts)
+    except NotDrawnError as error:
+        missing = str(error)
     return _template().render(
         manifest=manifest,
         costs=costs,
@@ -27,20 +31,23 @@ def page_of(manifest: Manifest, costs: CostTable, view: View) -> str:
         plan=view.figures,
         run=view.run,
         drawn=drawn,
+        missing=missing,
         style=_style(),
-        extra=EXTRA,
     )
 
 
-def drawings(charts: Mapping[str, Chart]) -> dict[str, Markup]:
-    """Each chart as a figure, drawn for every size. What is text in it was escaped by the library that drew it."""
-    return {name: Markup(_figure(chart)) for name, chart in charts.items()}
+def figures_of(charts: Mapping[str, Chart]) -> dict[str, Markup]:
+    """Each chart as a figure, drawn for every size. What is text in it was escaped by the library that drew it.
+
+    Raises:
+        NotDrawnError: with the reason.
+    """
+    svgs = draw({f"{name}-{size.name}": chart.spec(size) for name, chart in charts.items() for size in SIZES})
+    return {name: Markup(_figure(chart, svgs)) for name, chart in charts.items()}
 
 
-def _figure(chart: Chart) -> str:
-    drawings = "".join(
-        f'<div class="{size.name}">{draw(chart.spec(size), f"{chart.id}-{size.name}")}</div>\n' for size in SIZES
-    )
+def _figure(chart: Chart, svgs: Mapping[str, str]) -> str:
+    drawings = "".join(f'<div class="{size.name}">{svgs[f"{chart.id}-{size.name}"]}</div>\n' for size in SIZES)
     says = Markup.escape(chart.says)
     return f'<figure id="{chart.id}" data-marks="{chart.marks}">\n<figcaption>{says}</figcaption>\n{drawings}</figure>'
 

@@ -17,6 +17,7 @@ from ruvrun.manifest import load_manifest
 from tests.compiler.builds import build
 from tests.models import write_tiny_gguf
 
+V1 = Path(__file__).parents[1] / "data" / "formats" / "v1"
 RUN: dict[str, Any] = {
     "tokens_per_s": 1234.5678,
     "ttft_ms": {"p50": 1.0, "p95": 2.0},
@@ -167,3 +168,21 @@ def test_the_command_says_where_it_is(built, run_file, capsys) -> None:
     arguments = ["report", str(built[0] / "manifest.toml"), "--run", str(run_file), "--json"]
     assert cli.run(arguments) == 0
     assert json.loads(capsys.readouterr().out) == {"report": str(built[0] / "report.html")}
+
+
+def test_a_build_of_the_first_version_is_reported(tmp_path) -> None:
+    """``tests/data/formats/v1``: its plan.json has the figures of the plan and nothing else."""
+    for name in ("manifest.toml", "costs.toml", "plan.json"):
+        (tmp_path / name).write_bytes((V1 / name).read_bytes())
+    steps.report(tmp_path / "manifest.toml", None)
+    page = read(tmp_path)
+    assert Text(page).open == []
+    for told in ("tiny", "stage 1 · pi-1", "12,048", "slower", "layers.*.attn"):
+        assert told in Text(page).text
+    assert re.findall(r'<figure id="(\w+)"', page) == ["times", "memory", "choices"]
+    stages = [{"node": name, "measured_ms": 7.6543} for name in ("pi-0", "pi-1")]
+    (tmp_path / "bench.json").write_text(json.dumps({"tokens_per_s": 1234.5678, "stages": stages}))
+    steps.report(tmp_path / "manifest.toml", tmp_path / "bench.json")
+    assert "7.654" in Text(read(tmp_path)).text
+    steps.report(tmp_path / "manifest.toml", None)
+    assert read(tmp_path) == page

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import Callable
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
 
+from ruvcompile.report import draw as drawing
 from ruvcompile.report import page as pages
 from ruvcompile.report.charts.frame import LONGEST, SIZES, Chart, show_ms, show_rate
 from ruvcompile.report.contents import Figures, UnitPlace
@@ -39,8 +42,16 @@ def marks(svg: str) -> list[ElementTree.Element]:
     return [each for each in found if each.get("aria-roledescription") not in AXES]
 
 
-def drawn(chart: Chart) -> dict[str, str]:
-    return {size.name: draw(chart.spec(size), f"{chart.id}-{size.name}") for size in SIZES}
+def drawn(charts: dict[str, Chart]) -> dict[tuple[str, str], str]:
+    """By the name of the chart and of the size, every drawing."""
+    places = [(name, size) for name in charts for size in SIZES]
+    svgs = draw({f"{name}-{size.name}": charts[name].spec(size) for name, size in places})
+    return {(name, size.name): svgs[f"{name}-{size.name}"] for name, size in places}
+
+
+def told(svg: str) -> list[str]:
+    """What the marks of a drawing are called."""
+    return [mark.get("aria-label") or "" for mark in marks(svg)]
 
 
 PLANS = {
@@ -56,11 +67,13 @@ PLANS = {
 def test_a_chart_has_the_marks_that_it_says(name: str) -> None:
     charts = seen(PLANS[name]).charts
     assert {"times", "memory"} <= charts.keys()
-    for chart in charts.values():
-        for size, svg in drawn(chart).items():
-            found = marks(svg)
-            assert len(found) == chart.marks, (chart.id, size)
-            assert all(mark.find("title").text == mark.get("aria-label") for mark in found), chart.id
+    for (chart, size), svg in drawn(charts).items():
+        found = marks(svg)
+        assert len(found) == charts[chart].marks, (chart, size)
+        assert all(mark.find("title").text == mark.get("aria-label") for mark in found), chart
+        painted = set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg))
+        # All colours are the page's, which changes them at night.
+        assert {colour for colour in painted if not colour.startswith("var(--")} <= {"none", "transparent"}, chart
 
 
 def test_which_charts_there_are() -> None:
@@ -76,26 +89,25 @@ def test_a_run_stands_beside_every_stage_it_tells_of() -> None:
     plan = PLANS["two stages"]
     stages = [RunStage("pi-0-0", measured_ms=4.0, peak_rss_bytes=2**27), RunStage("pi-0-1")]
     charts = seen(plan, Run(stages, tokens_per_s=1.0, streams=8)).charts
-    (wide, _) = drawn(charts["times"]).values()
-    told = [mark.get("aria-label") or "" for mark in marks(wide)]
-    assert [each for each in told if "measured" in each] == ["stage 0 · pi-0-0: 4.00 ms measured"]
-    assert not any("lower bound" in each for each in told)
+    svgs = drawn({name: charts[name] for name in ("times", "memory")})
+    times = told(svgs["times", "wide"])
+    assert [each for each in times if "measured" in each] == ["stage 0 · pi-0-0: 4.00 ms measured"]
+    assert not any("lower bound" in each for each in times)
     # A run of 8 streams has steps of 4 rows, for which the forecast says 5 ms on each stage.
-    planned = [float(re.search(r"([\d.]+) ms planned", each)[1]) for each in told if "pi-0-1" in each]
+    planned = [float(re.search(r"([\d.]+) ms planned", each)[1]) for each in times if "pi-0-1" in each]
     assert sum(planned) == pytest.approx(5.0, rel=0.01)
-    told = [mark.get("aria-label") or "" for mark in marks(drawn(charts["memory"])["wide"])]
-    assert "stage 0 · pi-0-0: measured peak 128.0 MiB" in told
+    assert "stage 0 · pi-0-0: measured peak 128.0 MiB" in told(svgs["memory", "wide"])
 
 
 def test_the_same_chart_is_the_same_bytes_and_its_names_are_of_the_page() -> None:
     chart = seen(PLANS["graph"]).charts["times"]
     clipped = chart.spec(SIZES[0])
     clipped["layer"][0]["mark"]["clip"] = True  # Vega counts the names of its clips through all it has drawn
-    first = draw(clipped, "one")
-    assert 'id="one-0"' in first
-    assert "url(#one-0)" in first
-    assert draw(clipped, "one") == first
-    assert draw(clipped, "two") == first.replace("one-", "two-")
+    found = draw({"one": clipped, "two": clipped})
+    assert 'id="one-0"' in found["one"]
+    assert "url(#one-0)" in found["one"]
+    assert found["two"] == found["one"].replace("one-", "two-")
+    assert draw({"two": clipped})["two"] == found["two"]
 
 
 def test_a_name_from_a_model_is_text() -> None:
@@ -105,22 +117,11 @@ def test_a_name_from_a_model_is_text() -> None:
         for place in graph_figures(8).units
     ]
     plan = msgspec.structs.replace(graph_figures(8), units=places)
-    for chart in seen(plan).charts.values():
-        for svg in drawn(chart).values():
-            assert "<script" not in svg
-            ElementTree.fromstring(svg.replace("xlink:href", "href"))
-    labels = [mark.get("aria-label") or "" for mark in marks(drawn(seen(plan).charts["largest"])["wide"])]
-    assert any(label.startswith(name) for label in labels)
-
-
-def test_texts_and_colours_come_from_the_page() -> None:
-    for name in ("two stages", "graph"):
-        for chart in seen(PLANS[name]).charts.values():
-            for svg in drawn(chart).values():
-                painted = set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg))
-                assert {colour for colour in painted if not colour.startswith("var(--")} <= {"none", "transparent"}, (
-                    chart.id
-                )
+    svgs = drawn(seen(plan).charts)
+    for svg in svgs.values():
+        assert "<script" not in svg
+        ElementTree.fromstring(svg.replace("xlink:href", "href"))
+    assert any(label.startswith(name) for label in told(svgs["largest", "wide"]))
 
 
 def test_of_many_stages_and_shapes_charts_show_the_first() -> None:
@@ -134,7 +135,7 @@ def test_of_many_stages_and_shapes_charts_show_the_first() -> None:
     assert charts["memory"].marks == LONGEST * 4  # weights, key/value, runtime, and what is usable
     assert "the first 48 of 64" in charts["memory"].says
     assert "the first 48 of 64" in charts["times"].says
-    assert len(marks(drawn(charts["times"])["narrow"])) == charts["times"].marks
+    assert len(told(drawn({"times": charts["times"]})["times", "narrow"])) == charts["times"].marks
     assert charts["choices"].marks == 2 + (MOST_CHOICES - 1)  # the plan has two rates
     assert pages.page_of(manifest(plan), costs(), seen(plan)).count("5 pipelines of") == 5
 
@@ -142,9 +143,9 @@ def test_of_many_stages_and_shapes_charts_show_the_first() -> None:
 def test_the_timeline_is_as_long_as_can_be_read() -> None:
     assert seen(PLANS["many"]).charts["timeline"].marks == LONGEST_TIMELINE
     chart = seen(PLANS["two stages"]).charts["timeline"]
-    told = [mark.get("aria-label") or "" for mark in marks(drawn(chart)["narrow"])]
-    assert any(each.startswith("stage 1 · pi-0-1: prompt") for each in told)
-    assert any(each.startswith("stage 0 · pi-0-0: one token each") for each in told)
+    spans = told(drawn({"timeline": chart})["timeline", "narrow"])
+    assert any(each.startswith("stage 1 · pi-0-1: prompt") for each in spans)
+    assert any(each.startswith("stage 0 · pi-0-0: one token each") for each in spans)
 
 
 @pytest.mark.parametrize(
@@ -159,17 +160,39 @@ def test_a_rate_is_a_plain_number() -> None:
     assert (show_rate(3.14159), show_rate(1234.5)) == ("3.1", "1,234")
 
 
-def test_without_the_extra_there_are_tables_and_the_way_to_get_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_extra(patch: pytest.MonkeyPatch) -> str:
+    patch.setattr(drawing, "_LIBRARY", "no_such_library")
+    return "pip install 'ruvcompile[report]'"
+
+
+def without_address_space(patch: pytest.MonkeyPatch) -> str:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))"
+    patch.setattr(drawing, "_PROGRAM", limit + drawing._PROGRAM)
+    return "what draws them was ended by SIG"
+
+
+def without_sense(patch: pytest.MonkeyPatch) -> str:
+    patch.setattr(drawing, "_PROGRAM", "raise ValueError('no sense')")
+    return "ValueError: no sense"
+
+
+@pytest.mark.parametrize("missing", [without_extra, without_address_space, without_sense])
+def test_where_charts_cannot_be_drawn_there_are_tables_and_the_reason(
+    missing: Callable[[pytest.MonkeyPatch], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = PLANS["two stages"]
+    reason = missing(monkeypatch)
+    bare = html.unescape(pages.page_of(manifest(plan), costs(), seen(plan)))
+    assert "<svg" not in bare
+    for each in (reason, "has no charts", plan.verdict, "pi-0-1", "cut 0", "Alternatives"):
+        assert each in bare
+
+
+def test_with_all_there_is_every_chart_in_both_sizes() -> None:
     plan = PLANS["two stages"]
     whole = pages.page_of(manifest(plan), costs(), seen(plan))
     assert whole.count("<svg") == 2 * len(seen(plan).charts)
-    monkeypatch.setattr(pages, "available", lambda: False)
-    bare = pages.page_of(manifest(plan), costs(), seen(plan))
-    assert "<svg" not in bare
-    assert "pip install &#39;ruvcompile[report]&#39;" in bare or "pip install 'ruvcompile[report]'" in bare
-    assert "pip install" not in whole
-    for told in (plan.verdict, "pi-0-1", "cut 0", "Alternatives"):
-        assert told in bare
+    assert "has no charts" not in whole
 
 
 def test_what_the_build_saw_stands_beside_what_it_planned() -> None:
@@ -177,8 +200,8 @@ def test_what_the_build_saw_stands_beside_what_it_planned() -> None:
     plan = figures(alternatives=OTHERS, measured=seen_then | {"difference": 0.021})
     shown = seen(msgspec.structs.replace(plan, forecast=forecast(plan)))
     page = pages.page_of(manifest(plan), costs(), shown)
-    for told in ("99.5 tokens/s with 8", "differ by at most 2.1 %", "3.210", "3.450", "128.0 MiB"):
-        assert told in page
+    for each in ("99.5 tokens/s with 8", "differ by at most 2.1 %", "3.210", "3.450", "128.0 MiB"):
+        assert each in page
     # Rows of 4 take 5 ms on each of two stages, so 8 streams get 8 tokens in 10 ms.
     assert shown.planned_together == pytest.approx(800.0)
     assert shown.charts["memory"].marks == seen(plan).charts["memory"].marks
