@@ -62,7 +62,8 @@ def check_copies(work: Path, program: Program, plan: Plan) -> None:
         inside = set(piece.nodes)
         names = {name for unit in plan.units if not inside.isdisjoint(unit.nodes) for name in unit.weights}
         bundles += sum(size_of(values[name]) for name in names)
-    there = sum(path.stat().st_size for path in work.rglob("*") if path.is_file())
+    files = (path.stat() for path in work.rglob("*") if path.is_file())
+    there = sum({each.st_ino: each.st_size for each in files}.values())  # a bundle's weights are the store's files
     _require_free(work, bundles, bundles * (len(plan.pipelines) - 1), there)
 
 
