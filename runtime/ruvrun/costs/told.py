@@ -14,9 +14,9 @@ def costs_json(table: CostTable) -> dict[str, Any]:
     """The parts of the JSON of both `profile` commands that are about a table."""
     return {
         "units": [_unit(row) for row in table.unit],
-        "overhead": [msgspec.to_builtins(row) for row in table.overhead],
-        "links": [msgspec.to_builtins(row) for row in table.link],
-        "rates": [msgspec.to_builtins(row) for row in table.rate],
+        "overhead": [msgspec.structs.asdict(row) for row in table.overhead],
+        "links": [msgspec.structs.asdict(row) for row in table.link],
+        "rates": [msgspec.structs.asdict(row) for row in table.rate],
     }
 
 
