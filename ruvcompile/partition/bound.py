@@ -31,6 +31,8 @@ from ruvcompile.partition.trial import Nodes
 
 _CAREFUL = 1 - 1e-12
 """Sums of the same times in another order differ in the last digits."""
+_PATIENCE = 10.0
+"""Seconds for a solver; without its proposal the bound is weaker, and as true."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ def _solved(
     else:
         matrix, limits = sizes, counts * room / unit
         cost = np.where(allowed, ms / scale, 0.0).ravel()
-    answer = linprog(cost, matrix, limits, share, rows.number, bounds, method="highs")
+    options = {"time_limit": _PATIENCE}
+    answer = linprog(cost, matrix, limits, share, rows.number, bounds, method="highs-ds", options=options)
     if answer.status != 0:
         return even, none
     prices = np.maximum(-answer.ineqlin.marginals, 0.0)

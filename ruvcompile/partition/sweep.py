@@ -29,7 +29,9 @@ from ruvcompile.partition.lattice import Ints, Round
 
 Ranks = npt.NDArray[np.int32]
 
-_SHIFT = 32
+_SHIFT, _BITS = 32, 20
+_BEYOND = (1 << _BITS) - 1
+"""Ranks are smaller: there are never more downsets."""
 
 
 class Sweep:
@@ -49,6 +51,10 @@ class Sweep:
         inner = lattice.block[:-1]
         self._leaves = np.append(count[:-1] == at_waist[inner + 1], True)
         """Downsets from which t can reach the top of their block."""
+        self._levels = np.zeros(lattice.count, np.int64)
+        """How many items above the bottom of its block each downset is."""
+        for level, step in enumerate(lattice.rounds, 1):
+            self._levels[step.targets] = level
         self._limits = limits
         if limits is not None:
             self._prepare(limits)
@@ -73,7 +79,9 @@ class Sweep:
     def _within(self, ranks: Ranks) -> tuple[Ranks, Ranks]:
         """The best of the own block: at the inner downsets (-1 at the waists), and at each block's top."""
         own, found = ranks.copy(), np.full_like(ranks, -1)
-        for step in self._lattice.rounds:
+        begun = (ranks >= 0).any(1)
+        first = int(self._levels[begun].min(initial=len(self._lattice.rounds)))
+        for step in self._lattice.rounds[first:]:
             arriving = self._arriving(own, step)
             found[step.targets] = arriving
             own[step.targets] = np.maximum(arriving, ranks[step.targets])
@@ -111,6 +119,7 @@ class Sweep:
             self._tight_rounds = [
                 _only(step, np.isin(lattice.block[step.targets], self._tight)) for step in lattice.rounds
             ]
+            self._tight_goals = [_owners(step) for step in self._tight_rounds]
             self._tight_inner = np.isin(lattice.block, self._tight)
 
     def _from_earlier(self, ranks: Ranks) -> Ranks:
@@ -125,47 +134,62 @@ class Sweep:
         return found
 
     def _fronts(self, ranks: Ranks, found: Ranks) -> None:
-        """Set ``found`` anew within the blocks that do not fit a node as a whole."""
+        """Set ``found`` anew within the blocks that do not fit a node as a whole; all columns in one pass."""
         assert self._limits is not None
         found[self._tight_inner] = -1
         sizes, held = self._held
         enough = np.searchsorted(sizes, self._limits.needs, "left")
-        for column in range(ranks.shape[1]):
-            own = ranks[:, column]
-            first, number = np.zeros(len(own), np.int64), np.zeros(len(own), np.int64)
-            waists = self._lattice.bottoms[self._tight]
-            pool = waists[own[waists] >= 0]
-            first[pool], number[pool] = np.arange(len(pool)), 1
-            rank, hold = own[pool], held[pool]
-            for step in self._tight_rounds:
-                if not len(step.targets):
-                    break
-                # 1. All that arrives, and is not too large.
-                passing = number[step.sources]
-                if self._barred is not None:
-                    passing = np.where(self._barred[step.items], 0, passing)
-                spans = np.diff(np.append(step.starts, len(step.sources)))
-                target = np.repeat(np.repeat(np.arange(len(step.targets)), spans), passing)
-                before = np.cumsum(passing) - passing
-                place = np.repeat(first[step.sources] - before, passing) + np.arange(len(target))
-                rank, hold, goal = rank[place], hold[place], step.targets[target]
-                alive = hold >= enough[goal]
-                target, rank, hold, goal = target[alive], rank[alive], hold[alive], goal[alive]
-                np.maximum.at(found[:, column], goal, rank)
-                # 2. What begins here joins, and what is beaten in both goes.
-                new = np.flatnonzero(own[step.targets] >= 0)
-                target = np.concatenate([target, new])
-                rank = np.concatenate([rank, own[step.targets[new]]])
-                hold = np.concatenate([hold, held[step.targets[new]]])
-                order = np.lexsort((-hold, -rank, target))
-                target, rank, hold = target[order], rank[order], hold[order]
-                running = np.maximum.accumulate(hold + (target << _SHIFT))
-                kept = np.ones(len(target), bool)
-                kept[1:] = (hold + (target << _SHIFT))[1:] > running[:-1]
-                target, rank, hold = target[kept], rank[kept], hold[kept]
-                sizes_here = np.bincount(target, minlength=len(step.targets))
-                number[step.targets] = sizes_here
-                first[step.targets] = np.cumsum(sizes_here) - sizes_here
+        own = np.ascontiguousarray(ranks.T)
+        first, number = np.zeros(own.shape, np.int64), np.zeros(own.shape, np.int64)
+        waists = self._lattice.bottoms[self._tight]
+        column, at = np.nonzero(own[:, waists] >= 0)
+        first[column, waists[at]], number[column, waists[at]] = np.arange(len(at)), 1
+        rank, hold = own[column, waists[at]].astype(np.int64), held[waists[at]]
+        live = np.unique(column)
+        for step, goals in zip(self._tight_rounds, self._tight_goals, strict=True):
+            width = len(step.targets)
+            opening = own[:, step.targets] >= 0
+            active = np.union1d(live, np.flatnonzero(opening.any(1)))
+            if not len(active) or not width:
+                live = active[:0]
+                continue
+            # 1. All that arrives, and is not too large. Groups are the targets, column by column.
+            cells = np.ix_(active, step.sources)
+            passing = number[cells]
+            if self._barred is not None:
+                passing[:, self._barred[step.items]] = 0
+            passing = passing.ravel()
+            group = np.repeat((np.arange(len(active))[:, None] * width + goals).ravel(), passing)
+            place = np.repeat(first[cells].ravel() - (np.cumsum(passing) - passing), passing) + np.arange(len(group))
+            rank, hold = rank[place], hold[place]
+            alive = hold >= enough[step.targets[group % width]]
+            group, rank, hold = group[alive], rank[alive], hold[alive]
+            if len(group):
+                starts = np.flatnonzero(np.diff(group, prepend=-1))
+                reached = group[starts]
+                best = np.maximum.reduceat(rank, starts)
+                found[step.targets[reached % width], active[reached // width]] = best
+            # 2. What begins here joins, and what is beaten in both goes.
+            row, new = np.nonzero(opening[active])
+            group = np.concatenate([group, row * width + new])
+            rank = np.concatenate([rank, own[active[row], step.targets[new]]])
+            hold = np.concatenate([hold, held[step.targets[new]]])
+            order = np.argsort((group << 2 * _BITS) + ((_BEYOND - rank) << _BITS) + (_BEYOND - hold))
+            group, rank, hold = group[order], rank[order], hold[order]
+            running = hold + (group << _SHIFT)
+            kept = np.ones(len(group), bool)
+            kept[1:] = running[1:] > np.maximum.accumulate(running)[:-1]
+            group, rank, hold = group[kept], rank[kept], hold[kept]
+            many = np.bincount(group, minlength=len(active) * width)
+            cells = np.ix_(active, step.targets)
+            number[cells] = many.reshape(len(active), width)
+            first[cells] = (np.cumsum(many) - many).reshape(len(active), width)
+            live = active[np.unique(group // width)]
+
+
+def _owners(step: Round) -> Ints:
+    """For each step of a round, which target it leads into."""
+    return np.repeat(np.arange(len(step.targets)), np.diff(np.append(step.starts, len(step.sources))))
 
 
 def _only(step: Round, kept: Bools) -> Round:

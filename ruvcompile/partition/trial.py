@@ -5,6 +5,9 @@ there is one number or truth per downset. States with k nodes follow from those 
 where any state without it ends (and the hop between the two kinds allows), ends wherever the ``Sweep`` says so, and
 all states of the same last kind are swept together.
 
+A downset from which the nodes that are left cannot finish is not kept: what is above it must fit their memory
+together, and at any prices of their time, each item at its cheapest, must not cost more than ``bound`` of each.
+
 ``reach`` asks for partitions whose every resource takes at most ``bound``: the best beginning of a stage is the one
 with the greatest ``begins``. If it is refused, the least time that would have been accepted somewhere is remembered:
 below that the very same downsets are reached, so no bound below it is worth a trial. ``least`` asks for the smallest
@@ -20,11 +23,15 @@ from itertools import product
 
 import numpy as np
 
-from ruvcompile.partition.fields import Bools, Fields, Floats, Limits
+from ruvcompile.partition.fields import Bools, Fields, Floats, Limits, summed
 from ruvcompile.partition.sweep import Ints, Ranks, Sweep
 
 Nodes = tuple[int, ...]
 State = tuple[Nodes, int]
+
+
+_CAREFUL = 1 - 1e-9
+"""Sums of the same times in another order differ in the last digits."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,13 @@ class Search:
         # Of equal ones the first downset has the greater rank.
         self._sorted = [np.lexsort((-last, fields.begins[kind])) for kind in self._kinds]
         self._ranks = [_places(order) for order in self._sorted]
+        task = fields.task
+        times = np.array([kind.item_ms for kind in task.kinds]).reshape(len(task.kinds), -1)
+        self._prices = 1 / np.maximum(times.sum(1), 1e-300)
+        cheapest = (times * self._prices[:, None]).min(0)
+        whole = summed(fields.lattice, np.column_stack([cheapest, np.array(task.item_bytes, np.float64)]))
+        self._left = whole[-1] - whole
+        self._rooms = np.array([max(0, kind.memory - task.runtime_bytes) for kind in task.kinds], np.float64)
 
     def reach(self, bound: float, wanted: Collection[Nodes]) -> Trial:
         """What can be reached on the way to any of ``wanted`` with no resource busier than ``bound``."""
@@ -74,9 +88,12 @@ class Search:
             begun = np.where(none, -1, self._sorted[kind][best])
             for column, state in enumerate(states):
                 inside = (time[:, column] <= bound) & np.isfinite(time[:, column])
-                trial.ends[state], trial.begun[state] = inside, begun[:, column]
                 beyond = time[:, column][~inside].min(initial=math.inf)
-                trial.nearest[state] = min(float(beyond), begins[column][1])
+                least = self._least_bound(state, wanted)
+                hopeless = inside & (least > bound)
+                later = least[hopeless].min(initial=math.inf)
+                trial.ends[state], trial.begun[state] = inside & ~hopeless, begun[:, column]
+                trial.nearest[state] = min(float(beyond), float(later), begins[column][1])
         return trial
 
     def least(self, wanted: Collection[Nodes]) -> Trial:
@@ -149,6 +166,19 @@ class Search:
                 states = [(part, kind) for part in those if part[kind]]
                 if states:
                     yield kind, states
+
+    def _least_bound(self, state: State, wanted: Collection[Nodes]) -> Floats:
+        """At each downset, a bound below which the nodes that are left cannot finish; infinite where they never can."""
+        above = [nodes for nodes in wanted if _within(state[0], nodes)]
+        left = max(sum(nodes) for nodes in above) - sum(state[0])
+        spare = np.array([max(nodes[kind] for nodes in above) - state[0][kind] for kind in self._kinds])
+        prices = np.sort(np.repeat(self._prices, spare))[::-1][:left].sum()
+        room = np.sort(np.repeat(self._rooms, spare))[::-1][:left].sum()
+        if not left:
+            return np.append(np.full(len(self._left) - 1, math.inf), 0.0)
+        found: Floats = self._left[:, 0] * _CAREFUL / prices
+        found[self._left[:, 1] > room] = math.inf
+        return found
 
     def _openings(self, trial: Trial, state: State) -> tuple[Bools, float]:
         """Where a stage may begin; and the least bound above the trial's that would let it begin elsewhere."""
