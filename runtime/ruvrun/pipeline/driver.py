@@ -45,7 +45,7 @@ from ruvrun.manifest import Manifest
 from ruvrun.pipeline.calls import Call, Calls
 from ruvrun.pipeline.health import Health
 from ruvrun.pipeline.lane import Event as Event
-from ruvrun.pipeline.lane import Lane, OnEvent, Tensors, Told, stage_lost
+from ruvrun.pipeline.lane import Lane, OnEvent, Tensors, Told, patience_of, stage_lost
 from ruvrun.pipeline.spread import least_busy, leave, level
 
 _STOPPING = "the service is stopping"
@@ -96,7 +96,7 @@ class Driver:
     ) -> None:
         self._id = manifest.id
         self._ring = ring
-        self._lanes = tuple(Lane(number, own, _patience(manifest, number)) for number, own in enumerate(work))
+        self._lanes = tuple(Lane(number, own, patience_of(manifest, number)) for number, own in enumerate(work))
         self._decodes = isinstance(work[0], Engine)
         self._on_change = on_change
         self._health = Health(manifest.pipeline)
@@ -321,18 +321,3 @@ class Driver:
                 hint="see `ruvrun status`",
             )
         return lane
-
-
-def _patience(manifest: Manifest, pipeline: int) -> float:
-    """Seconds that a step of this pipeline may take.
-
-    A chunk of a prompt has 256 tokens, none of which costs more than a step of one row does; twice that.
-    """
-    total, plan = 0.0, manifest.plan
-    for placed in manifest.pipeline[pipeline].stages:
-        expected = plan.of(placed.node)
-        row = expected.step_ms(1) if expected is not None else None
-        if row is None and placed.stage < len(plan.stage_ms):
-            row = plan.stage_ms[placed.stage]
-        total += row or 0.0
-    return 10.0 + 0.512 * total

@@ -18,6 +18,7 @@ from ruvrun.elements import Value
 from ruvrun.engine import Engine, Lost, Token
 from ruvrun.errors import IntegrityError, UnreachableError
 from ruvrun.frames import Failed, Ring, Run, Sampled, Step
+from ruvrun.manifest import Manifest
 from ruvrun.pipeline.calls import Calls
 
 Event = Token | Lost
@@ -128,3 +129,18 @@ class Lane:
 def stage_lost(why: str) -> UnreachableError:
     """What ends a request whose pipeline is gone."""
     return UnreachableError("stage-lost", why, hint="try again when `ruvrun status` says ready")
+
+
+def patience_of(manifest: Manifest, pipeline: int) -> float:
+    """Seconds that a step of this pipeline may take.
+
+    A chunk of a prompt has 256 tokens, none of which costs more than a step of one row does; twice that.
+    """
+    total, plan = 0.0, manifest.plan
+    for placed in manifest.pipeline[pipeline].stages:
+        expected = plan.of(placed.node)
+        row = expected.step_ms(1) if expected is not None else None
+        if row is None and placed.stage < len(plan.stage_ms):
+            row = plan.stage_ms[placed.stage]
+        total += row or 0.0
+    return 10.0 + 0.512 * total
