@@ -134,7 +134,7 @@ def ceiling(desk: Desk, shape: Shape) -> float:
         return 1e3 / max(_least(desk, shape, Load(1, load.streams, 1)).through, 1e-9)
     beat = _least(desk, shape, load)
     each = per_second if facts.decoder else calls_per_second
-    return shape.replicas * each(beat, load.streams, shape.stages)
+    return load.lanes * each(beat, load.streams, shape.stages)
 
 
 def _least(desk: Desk, shape: Shape, load: Load) -> Beat:
@@ -150,8 +150,11 @@ def _best(solver: Solver, desk: Desk, allowed: Sequence[Shape], *, free: bool = 
         ((rounded(ceiling(desk, shape)), shape) for shape in allowed), key=lambda pair: (-pair[0], pair[1].nodes)
     )
     for most, shape in ordered:
-        if found is not None and most <= found.value(objective)[0] * _SLACK:
+        reached = found.value(objective)[0] if found is not None else 0.0
+        if most * _SLACK < reached:
             break
+        if found is not None and most <= reached * _SLACK and shape.nodes >= found.shape.nodes:
+            continue
         if desk.too_large(shape, solver.load(shape).streams):
             continue
         each = solver.solve(shape, free=free)

@@ -7,6 +7,7 @@ time, until the whole fits: a shorter context, fewer sequences, more nodes like 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -147,13 +148,15 @@ def _bits(facts: Facts) -> float | None:
     """Bits per weight of a decoder's matrices as they are; None for a graph, whose weights stay as they are."""
     if not facts.decoder:
         return None
-    found = [
+    found = Counter(
         node.attributes["bits"].as_int()
         for node in facts.program.model.graph
         if node.op_type == "MatMulNBits" and "bits" in node.attributes
-    ]
+    )
     if found:
-        return {2: 2.25, 4: 4.5, 8: 8.5}.get(max(found), float(max(found)))
+        # Some matrices keep more bits than was asked for; what most have is what was asked.
+        ((most, _),) = found.most_common(1)
+        return {2: 2.25, 4: 4.5, 8: 8.5}.get(most, float(most))
     weights = facts.program.model.graph.initializers.values()
     widths = [int(value.dtype.itemsize * 8) for value in weights if value.dtype is not None]
     return float(max(widths, default=32))

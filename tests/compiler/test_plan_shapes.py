@@ -1,0 +1,304 @@
+"""Which shape a plan takes of a fleet, and the laws of all of them. Costs are made up, nothing is measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ruvcompile.errors import FitError, UsageError
+from ruvcompile.fleet import Link, Place, Wanted
+from ruvcompile.plan.pick import pick
+from ruvcompile.program import Program
+from ruvrun.costs import LinkCost
+from ruvrun.manifest import PACKED, RUNTIME_BYTES
+from tests.compiler.planned import facts_of, fleet, names, node, plan_of, shape_of, table
+from tests.decoders import tiny_program
+
+LAYERS = 3
+PER_LAYER = 2 * 2 * 16 * 4
+"""Key/value bytes of a layer per token."""
+
+QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Program:
+    return tiny_program(tmp_path_factory.mktemp("shapes"), layers=LAYERS)
+
+
+def small(name: str, layers: float, streams: int, **more: object) -> object:
+    """A node with room for the keys and values of so many layers, for so many sequences of 256 tokens."""
+    return node(name, memory=RUNTIME_BYTES + (4 << 20) + int(layers * PER_LAYER * 256 * streams), **more)
+
+
+def rate(plan) -> float:
+    return plan.figures["predicted_tokens_per_s"]
+
+
+def used(plan) -> list[str]:
+    return [name for pipeline in names(plan) for name in pipeline]
+
+
+def four() -> list:
+    return [node(f"n{number}") for number in range(4)]
+
+
+def test_nodes_that_hold_the_model_are_copies_for_many(program) -> None:
+    plan = plan_of(program, fleet(*four()), table(program, {"pi5": 1.0}), streams=8)
+    assert shape_of(plan) == (4, 1)
+    assert names(plan) == [["n0"], ["n1"], ["n2"], ["n3"]]
+    assert plan.space is not None
+    assert plan.space.streams == 2, "of each pipeline"
+    others = {(e["shape"]["replicas"], e["shape"]["stages"]): e["tokens_per_s"] for e in plan.figures["alternatives"]}
+    assert set(others) == {(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (1, 3), (1, 4)}
+    assert max(others.values()) < rate(plan)
+
+
+def test_for_one_user_one_node_is_enough(program) -> None:
+    plan = plan_of(program, fleet(*four()), table(program, {"pi5": 1.0}), streams=1)
+    assert shape_of(plan) == (1, 1)
+    assert names(plan) == [["n0"]], "the head's own: nothing travels"
+    assert plan.figures["verdict"].startswith("one node is faster")
+
+
+def test_a_model_that_two_nodes_hold_is_two_pipelines_of_two(program) -> None:
+    costs = table(program, {"pi5": 1.0}, resident=3000)
+    weights = 3000 * sum(facts_of(program, fleet(node("a")), costs).weight_bytes.values())
+    nodes = [node(f"n{number}", memory=RUNTIME_BYTES + (8 << 20) + int(0.7 * weights)) for number in range(4)]
+    plan = plan_of(program, fleet(*nodes), costs, streams=8)
+    assert shape_of(plan) == (2, 2)
+    assert "does not fit on one node" in plan.figures["verdict"]
+    assert sorted(used(plan)) == ["n0", "n1", "n2", "n3"]
+    assert len(plan.pieces) == 2
+    fits = {(e["shape"]["replicas"], e["shape"]["stages"]): e["fits"] for e in plan.figures["alternatives"]}
+    assert (fits[1, 1], fits[4, 1], fits[1, 2]) == (False, False, True)
+
+
+def test_stages_alone_leave_the_copies_to_the_fleet(program) -> None:
+    costs = table(program, {"pi5": 1.0})
+    assert shape_of(plan_of(program, fleet(*four()), costs, stages=2)) == (2, 2)
+    assert shape_of(plan_of(program, fleet(*four()), costs, stages=2, replicas=1)) == (1, 2)
+    assert shape_of(plan_of(program, fleet(*four()), costs, replicas=2, streams=8)) == (2, 2)
+
+
+def test_what_forcing_costs_is_shown(program) -> None:
+    plan = plan_of(program, fleet(*four()), table(program, {"pi5": 1.0}), stages=4, replicas=1, streams=8)
+    (own,) = [e for e in plan.figures["alternatives"] if e["why"].startswith("the plan's own choice")]
+    assert own["shape"] == {"replicas": 4, "stages": 1}
+    assert own["tokens_per_s"] > rate(plan)
+
+
+def test_the_faster_of_unlike_nodes_gets_more(program) -> None:
+    machines = fleet(node("slow"), node("fast", "host"))
+    plan = plan_of(program, machines, table(program, {"pi5": 3.0, "host": 1.0}), stages=2, streams=4)
+    share = {stage["node"]: stage["graph_nodes"] for stage in plan.figures["stages"]}
+    assert share["fast"] > 2 * share["slow"]
+    assert plan.figures["gap"] <= 0.01
+
+
+def test_a_node_that_only_slows_the_others_is_left_out(program) -> None:
+    machines = fleet(node("a", "host"), node("b", "host"), node("snail"))
+    plan = plan_of(program, machines, table(program, {"pi5": 1000.0, "host": 1.0}), streams=4)
+    assert sorted(used(plan)) == ["a", "b"]
+
+
+def test_the_heads_work_is_paid_on_its_node(program) -> None:
+    machines, free = fleet(node("head"), node("other")), table(program, {"pi5": 1.0})
+    busy = table(program, {"pi5": 1.0}, overhead={"head_ms": 4.0})
+    for costs, most in ((free, {"head": 4, "other": 4}), (busy, {"head": 3, "other": 5})):
+        plan = plan_of(program, machines, costs, stages=2, streams=4)
+        ms = {stage["node"]: stage["predicted_ms_one"] for stage in plan.figures["stages"]}
+        assert {name: round(value) for name, value in ms.items()} == most
+    assert plan.figures["bottleneck_ms"] == 10.0, "3 units of 2 rows and the head, or 5 units"
+
+
+def test_a_head_feeds_no_more_than_it_can(program) -> None:
+    costs = table(program, {"pi5": 1.0}, overhead={"head_ms": 10.0})
+    plan = plan_of(program, fleet(*four()), costs, replicas=4, streams=8)
+    assert rate(plan) <= 1e3 * 8 / (4 * 10), "of each round of two rows on four pipelines"
+
+
+def test_measured_links_count_where_the_fleet_says_nothing(program) -> None:
+    costs = table(program, {"pi5": 1.0})
+    slow = LinkCost(sender="a", receiver="b", latency_ms=50.0, bytes_per_s=1e6, source=0)
+    machines = replace(fleet(node("a"), node("b")), default_link=None)
+    near = plan_of(program, machines, costs, stages=2, streams=1)
+    far = plan_of(program, machines, replace_links(costs, [slow]), stages=2, streams=1)
+    told = plan_of(program, replace(machines, default_link=Link(1e9, 0.0)), replace_links(costs, [slow]), stages=2)
+    assert near.figures["predicted_tokens_per_s_one"] > 5 * far.figures["predicted_tokens_per_s_one"] / 3
+    assert told.figures["predicted_tokens_per_s_one"] > near.figures["predicted_tokens_per_s_one"]
+
+
+def replace_links(costs, links):
+    return msgspec.structs.replace(costs, link=links)
+
+
+def test_processes_that_share_cores_share_their_speed(program) -> None:
+    nodes = [node(name, "host", address="local", cpus=cpus) for name, cpus in (("a", (0,)), ("b", (1,)), ("c", (1,)))]
+    plan = plan_of(program, fleet(*nodes), table(program, {"host": 1.0}), stages=3, streams=3)
+    ms = {stage["node"]: stage["predicted_ms_one"] for stage in plan.figures["stages"]}
+    assert {name: round(value) for name, value in ms.items()} == {"a": 4, "b": 4, "c": 4}, "four units, two, and two"
+
+
+def test_a_company_is_planned_with_what_was_measured_in_it(program) -> None:
+    nodes = [node(name, "host", address="local") for name in "ab"]
+    costs = table(program, {"host": 1.0}, beside=(1, 2))
+    plan = plan_of(program, fleet(*nodes), costs, streams=4)
+    alone = next(e for e in plan.figures["alternatives"] if e["shape"] == {"replicas": 1, "stages": 1})
+    assert plan.figures["stages"][0]["predicted_ms_one"] == pytest.approx(8 * 1.1)
+    assert alone["tokens_per_s_one"] == pytest.approx(1000 / 8, abs=0.01)
+
+
+def test_what_must_stay_stays(program) -> None:
+    """The prompt never leaves the head's node: what reads and what makes tokens is there."""
+    place = Place("input_ids", ("n1",), Wanted())
+    machines = replace(fleet(*four(), head="n1"), places=(place,))
+    plan = plan_of(program, machines, table(program, {"pi5": 1.0}), stages=1, streams=8)
+    assert names(plan) == [["n1"]]
+    with pytest.raises(FitError) as error:
+        plan_of(program, machines, table(program, {"pi5": 1.0}), stages=2, streams=8)
+    assert error.value.ref == "fleet-rejected"
+
+
+def test_a_part_that_is_bound_is_where_it_must_be(program) -> None:
+    machines = replace(fleet(*four()), places=(Place("/layers.1/*", ("n3",), Wanted()),))
+    plan = plan_of(program, machines, table(program, {"pi5": 1.0}), stages=2, replicas=1, streams=4)
+    (place,) = [number for number, piece in enumerate(plan.pieces) if "/layers.1/attn/q_proj" in piece.nodes]
+    assert names(plan)[0][place] == "n3"
+    assert any(entry["node"] == "n0" for entry in plan.figures["rejected"])
+
+
+def test_a_node_too_small_for_anything_is_told(program) -> None:
+    plan = plan_of(program, fleet(node("a"), node("tiny", memory=1 << 20)), table(program, {"pi5": 1.0}), streams=4)
+    (entry,) = plan.figures["rejected"]
+    assert (entry["node"], entry["rule"]) == ("tiny", "memory")
+    assert names(plan) == [["a"]]
+
+
+def test_measured_weights_are_what_is_planned_with(program) -> None:
+    sizes = {}
+    for resident in (0, 10):
+        plan = plan_of(program, fleet(node("a")), table(program, {"pi5": 1.0}, resident=resident), streams=4)
+        sizes[resident] = plan.figures["stages"][0]["predicted_rss_bytes"]
+        weights = plan.figures["stages"][0]["weight_bytes"]
+    assert sizes[10] - sizes[0] == pytest.approx((10 - PACKED) * weights, rel=1e-3)
+
+
+def test_what_would_make_it_fit_does(program) -> None:
+    costs, nodes = table(program, {"pi5": 1.0}), [small("a", 1, 1000), small("b", 1, 1000)]
+    with pytest.raises(FitError) as error:
+        plan_of(program, fleet(*nodes), costs, streams=1000)
+    assert error.value.ref == "fleet-memory-short"
+    ways = (error.value.hint or "").split(" or ")
+    assert [way.split()[0] for way in ways] == ["--context", "--streams", "1"], "it is int4 already"
+    plan_of(program, fleet(*nodes), costs, streams=1000, context=int(ways[0].split()[1]))
+    plan_of(program, fleet(*nodes), costs, streams=int(ways[1].split()[1]))
+    plan_of(program, fleet(*nodes, small("c", 1, 1000)), costs, streams=1000)
+
+
+def test_cuts_of_a_wrong_number(program) -> None:
+    with pytest.raises(UsageError) as error:
+        plan_of(program, fleet(*four()), table(program, {"pi5": 1.0}), cut=("layers.0/attn/add",), stages=3)
+    assert error.value.ref == "cut-count"
+
+
+def test_a_forced_cut_of_two_pipelines(program) -> None:
+    plan = plan_of(program, fleet(*four()), table(program, {"pi5": 1.0}), cut=("layers.0/attn/add",), streams=8)
+    assert shape_of(plan)[1] == 2
+    assert plan.pieces[0].outputs == ("layers.0/attn/add",)
+
+
+def test_a_thousand_nodes_are_planned_like_a_few(program) -> None:
+    nodes = [node(f"n{number}") for number in range(1000)]
+    plan = plan_of(program, fleet(*nodes), table(program, {"pi5": 1.0}, overhead={"head_ms": 0.5}))
+    assert shape_of(plan)[0] > 1
+    assert len(plan.figures["alternatives"]) <= 12
+
+
+def machine(number: int) -> st.SearchStrategy:
+    return st.builds(
+        lambda target, layers: small(f"m{number}", layers, 4, target=target),
+        st.sampled_from(["pi5", "host"]),
+        st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+    )
+
+
+fleets = st.integers(2, 4).flatmap(lambda count: st.tuples(*(machine(number) for number in range(count))))
+speeds = st.fixed_dictionaries({"pi5": st.sampled_from([1.0, 2.5]), "host": st.sampled_from([0.7, 1.0])})
+links = st.builds(Link, st.sampled_from([1e5, 1e8]), st.sampled_from([0.0, 1e-3]))
+asked = st.fixed_dictionaries(
+    {"streams": st.sampled_from([1, 4]), "objective": st.sampled_from(["throughput", "latency"])}
+)
+
+
+def value(program: Program, nodes, link: Link, costs, options) -> float:
+    """What the plan is chosen by; 0 where nothing fits."""
+    try:
+        plan = plan_of(program, fleet(*nodes, link=link), costs, **options)
+    except FitError:
+        return 0.0
+    return plan.figures["predicted_tokens_per_s_one" if options["objective"] == "latency" else "predicted_tokens_per_s"]
+
+
+@QUICK
+@given(nodes=fleets, ms=speeds, link=links, options=asked)
+def test_more_is_never_worse(program, nodes, ms, link, options) -> None:
+    """Neither another node nor more memory of one."""
+    costs = table(program, ms, per_row=0.3)
+    fewer = value(program, nodes[:-1], link, costs, options)
+    all_ = value(program, nodes, link, costs, options)
+    assert all_ >= fewer - 0.011, "figures have two digits"
+    more = (*nodes[:-1], replace(nodes[-1], memory=4 << 30))
+    assert value(program, more, link, costs, options) >= all_ - 0.011
+
+
+@QUICK
+@given(nodes=fleets, ms=speeds, link=links, options=asked, data=st.data())
+def test_the_order_of_the_fleet_does_not_matter(program, nodes, ms, link, options, data) -> None:
+    costs = table(program, ms, per_row=0.3)
+    turned = data.draw(st.sampled_from(list(permutations(nodes))))
+    plans = []
+    for some in (nodes, turned):
+        try:
+            plan = plan_of(program, fleet(*some, head=nodes[0].name, link=link), costs, **options)
+        except FitError as error:
+            plans.append(error.message)
+        else:
+            plans.append(plan.figures)
+    assert plans[0] == plans[1]
+
+
+@given(
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    wanted=st.integers(1, 3),
+    data=st.data(),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_most_valuable_pipelines_are_picked(counts, wanted, data) -> None:
+    sorts = data.draw(
+        st.lists(st.tuples(*(st.integers(0, 2) for _ in counts)).filter(any), min_size=1, max_size=4, unique=True)
+    )
+    worth = data.draw(st.lists(st.sampled_from([1.0, 1.5, 4.0]), min_size=len(sorts), max_size=len(sorts)))
+    best = None
+
+    def every(at: int, left: tuple[int, ...], missing: int, total: float) -> None:
+        nonlocal best
+        if missing == 0:
+            best = total if best is None else max(best, total)
+        elif at < len(sorts):
+            for count in range(missing + 1):
+                rest = tuple(have - count * one for have, one in zip(left, sorts[at], strict=True))
+                if min(rest) >= 0:
+                    every(at + 1, rest, missing - count, total + count * worth[at])
+
+    every(0, tuple(counts), wanted, 0.0)
+    found = pick(sorts, worth, counts, wanted)
+    assert (found is None) == (best is None)
+    if found is not None:
+        assert sum(found) == wanted
+        assert sum(count * one for count, one in zip(found, worth, strict=True)) == best
