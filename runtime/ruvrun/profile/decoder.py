@@ -76,6 +76,11 @@ class Ground(NamedTuple):
     slots: int
     context: int
 
+    @property
+    def filled(self) -> int:
+        """Positions of every slot that steps look back at."""
+        return max(place.depth for place in self.places)
+
 
 class Loaded(NamedTuple):
     """A stage in memory, and the most memory that loading it took, in bytes."""
@@ -112,7 +117,7 @@ def load(directory: Path, spec: StageSpec, where: Ground, threads: int) -> Loade
     before = peak_bytes()
     executor = load_decoder(directory, spec, context=where.context, slots=where.slots, threads=threads)
     grown = max(0, peak_bytes() - before)
-    executor.occupy(where.slots, where.context)
+    executor.occupy(where.slots, where.filled)
     return Loaded(executor, grown)
 
 
@@ -135,6 +140,8 @@ def runner(executor: _Decoder, inputs: Mapping[str, Array], place: Place) -> Cal
     tensors = {name: array[: place.rows * place.tokens] for name, array in inputs.items()}
 
     def run() -> float:
+        if isinstance(executor, StatefulDecoder):  # what it keeps ends where its last step did
+            executor.occupy(place.rows, place.depth)
         start = time.perf_counter()
         executor.step(spans, tensors)
         return (time.perf_counter() - start) * 1e3
@@ -200,7 +207,7 @@ def _profiled(
         profile = Path(folder) / "trace"
         session = open_session(directory / spec.model, threads=threads, fused=not spec.exported, profile=profile)
         executor = kind(session, spec, context=where.context, slots=where.slots)
-        executor.occupy(where.slots, where.context)
+        executor.occupy(where.slots, where.filled)
         for number, place in enumerate(order):
             runner(executor, inputs, place)()
             tell("profile", 1 + number, len(order))
