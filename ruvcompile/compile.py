@@ -24,7 +24,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,8 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
 
         # What a user measured elsewhere is believed; what was measured just now, unit by unit, is held against reality.
         settled = settle(facts, front.samples, None if options.costs else make, progress)
-        plan, costs = _hinted(settled.plan, settled.costs, options, progress), settled.costs
+        plan, costs = settled.plan, settled.costs
+        hint = _hint(plan, costs, options, progress)
         _tell_defaults(plan, options, progress)
         lowered = settled.lowered or lower(plan)
         loss = _loss(front, lowered.chains[0], progress)
@@ -94,6 +94,7 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
     return {
         "id": manifest.id,
         **plan.figures,
+        **hint,
         "loss": loss or None,
         "manifest": str(options.output / MANIFEST),
         "seconds": round(time.monotonic() - start, 2),
@@ -109,9 +110,10 @@ def plan(options: Options, progress: Progress) -> dict[str, Any]:
         candidates, rules = _candidates(front, options)
         facts = _facts(front, candidates, rules, options, store, Path(directory) / "scratch", progress)
         settled = settle(facts, front.samples, None, progress)
-    made = _hinted(settled.plan, settled.costs, options, progress)
+    made = settled.plan
+    hint = _hint(made, settled.costs, options, progress)
     _tell_defaults(made, options, progress)
-    return {"id": None, **made.figures, **simulated(made.forecast, options)}
+    return {"id": None, **made.figures, **hint, **simulated(made.forecast, options)}
 
 
 def probe(options: Options, progress: Progress) -> dict[str, Any]:
@@ -224,14 +226,17 @@ def _tell_defaults(plan: Plan, options: Options, progress: Progress) -> None:
         progress.note(", ".join(f"{text} (default)" for text in found))
 
 
-def _hinted(plan: Plan, costs: CostTable, options: Options, progress: Progress) -> Plan:
-    """The plan, with the commands that would make its costs measured ones, where they are scaled."""
+def _hint(plan: Plan, costs: CostTable, options: Options, progress: Progress) -> dict[str, Any]:
+    """How scaled costs would become measured ones, told, and for the JSON of the command.
+
+    It is in no file of a build: it names files of whoever gave the command.
+    """
     if not (hint := cost_hint(options, plan.members, costs)):
-        return plan
+        return {}
     progress.note("costs are scaled from this machine; to plan with measured ones:")
     for line in hint:
         progress.note(f"  {line}")
-    return replace(plan, figures={**plan.figures, "cost_hint": hint})
+    return {"cost_hint": hint}
 
 
 def _contents(
