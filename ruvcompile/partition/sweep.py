@@ -145,16 +145,19 @@ class Sweep:
         column, at = np.nonzero(own[:, waists] >= 0)
         first[column, waists[at]], number[column, waists[at]] = np.arange(len(at)), 1
         rank, hold = own[column, waists[at]].astype(np.int64), held[waists[at]]
-        live = np.unique(column)
-        for step, goals in zip(self._tight_rounds, self._tight_goals, strict=True):
+        live = np.zeros(len(own), bool)
+        live[column] = True
+        opens = np.zeros((len(self._tight_rounds) + 1, len(own)), bool)
+        at, column = np.nonzero((ranks >= 0) & self._tight_inner[:, None])
+        opens[self._levels[at], column] = True
+        for step, goals, joining in zip(self._tight_rounds, self._tight_goals, opens[1:], strict=True):
             width = len(step.targets)
-            opening = own[:, step.targets] >= 0
-            active = np.union1d(live, np.flatnonzero(opening.any(1)))
-            if not len(active) or not width:
-                live = active[:0]
+            live |= joining
+            (active,) = live.nonzero()
+            if not len(active):
                 continue
             # 1. All that arrives, and is not too large. Groups are the targets, column by column.
-            cells = np.ix_(active, step.sources)
+            cells = active[:, None], step.sources
             passing = number[cells]
             if self._barred is not None:
                 passing[:, self._barred[step.items]] = 0
@@ -165,15 +168,16 @@ class Sweep:
             alive = hold >= enough[step.targets[group % width]]
             group, rank, hold = group[alive], rank[alive], hold[alive]
             if len(group):
-                starts = np.flatnonzero(np.diff(group, prepend=-1))
+                starts = np.concatenate([[0], (group[1:] != group[:-1]).nonzero()[0] + 1])
                 reached = group[starts]
                 best = np.maximum.reduceat(rank, starts)
                 found[step.targets[reached % width], active[reached // width]] = best
             # 2. What begins here joins, and what is beaten in both goes.
-            row, new = np.nonzero(opening[active])
-            group = np.concatenate([group, row * width + new])
-            rank = np.concatenate([rank, own[active[row], step.targets[new]]])
-            hold = np.concatenate([hold, held[step.targets[new]]])
+            if joining.any():
+                row, new = (own[active[:, None], step.targets] >= 0).nonzero()
+                group = np.concatenate([group, row * width + new])
+                rank = np.concatenate([rank, own[active[row], step.targets[new]]])
+                hold = np.concatenate([hold, held[step.targets[new]]])
             order = np.argsort((group << 2 * _BITS) + ((_BEYOND - rank) << _BITS) + (_BEYOND - hold))
             group, rank, hold = group[order], rank[order], hold[order]
             running = hold + (group << _SHIFT)
@@ -181,10 +185,11 @@ class Sweep:
             kept[1:] = running[1:] > np.maximum.accumulate(running)[:-1]
             group, rank, hold = group[kept], rank[kept], hold[kept]
             many = np.bincount(group, minlength=len(active) * width)
-            cells = np.ix_(active, step.targets)
+            cells = active[:, None], step.targets
             number[cells] = many.reshape(len(active), width)
             first[cells] = (np.cumsum(many) - many).reshape(len(active), width)
-            live = active[np.unique(group // width)]
+            live[:] = False
+            live[active[group // width]] = True
 
 
 def _owners(step: Round) -> Ints:
