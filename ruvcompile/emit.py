@@ -70,7 +70,7 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
     keys = _keys(work, options)
     used = {member.node.name: member for member in plan.members}
     head = options.fleet.node(options.fleet.head)
-    listed = [*(member.node for member in used.values()), *([head] if head.name not in used else [])]
+    listed = [node for node in options.fleet.nodes if node.name in used or node.name == head.name]
     entry = _program(contents)
     made = [_stage(number, *stage, lowered.division) for number, stage in enumerate(lowered.stages)]
     pipelines = [
