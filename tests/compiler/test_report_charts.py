@@ -206,3 +206,10 @@ def test_what_the_build_saw_stands_beside_what_it_planned() -> None:
     assert shown.planned_together == pytest.approx(800.0)
     assert shown.charts["memory"].marks == seen(plan).charts["memory"].marks
     assert seen(plan).charts["memory"].marks == seen(figures()).charts["memory"].marks + 2
+
+
+def test_a_plan_says_whether_its_search_was_whole() -> None:
+    plan = figures()
+    assert "left out of the search" not in pages.page_of(manifest(plan), costs(), seen(plan))
+    plan = figures(exact=False)
+    assert "left out of the search" in pages.page_of(manifest(plan), costs(), seen(plan))
