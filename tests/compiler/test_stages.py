@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,11 @@ from onnx import helper
 from ruvcompile.disk import check_copies
 from ruvcompile.emit import Contents, write_build
 from ruvcompile.errors import IntegrityError, MachineError
-from ruvcompile.forecast import Curve, Forecast
+from ruvcompile.load import load
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.options import Options
+from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.plan import Member, Plan
 from ruvcompile.program import Program
@@ -29,20 +31,22 @@ from ruvcompile.verify import compare
 from ruvrun.bundle import BUNDLES, NODE, verify_bundle
 from ruvrun.costs import CostTable
 from ruvrun.manifest import Manifest, Space, load_manifest, load_nodes
-from tests.compiler.builds import options, snapshot
+from tests.compiler.builds import build, options, snapshot
+from tests.compiler.planned import fleet, node, plan_of, table
 from tests.decoders import tiny_program
 from tests.graphs import make_model, program_of, tensor, weight
+from tests.models import write_tiny_gguf
 
 FOUR = "".join(f"[[node]]\nname = '{name}'\ntarget = 'host'\n" for name in "abcd")
 LAST_ELSE = FOUR.replace("'d'\ntarget = 'host'", "'d'\ntarget = 'pi5'")
 MIXED = LAST_ELSE.replace("'c'\ntarget = 'host'", "'c'\ntarget = 'pi5'")
 
 
-def asked(tmp_path: Path, fleet: str) -> Options:
+def asked(tmp_path: Path, text: str) -> Options:
     """Options for a model that is not read, and a fleet."""
     model, path = tmp_path / "model.onnx", tmp_path / "fleet.toml"
     model.touch()
-    path.write_text(fleet)
+    path.write_text(text)
     return options(model, tmp_path / "dist", fleet=str(path))
 
 
@@ -66,9 +70,17 @@ def planned(program: Program, chosen: Options, *, replicas: int, cuts: Sequence[
         ],
     }
     space = Space(context=32, streams=4) if program.decoder is not None else None
-    forecast = Forecast((), "a", Curve(((1.0, 0.0),)), decoder=space is not None, streams=4, context=32, chunk=256)
-    keys = unit_keys(program, units)
-    return Plan(pipelines, pieces(program, units, cuts), units, keys, space, figures, 1, forecast, ())
+    template = plan_of(program, fleet(node("any")), table(program, {"pi5": 1.0}))
+    return replace(
+        template,
+        pipelines=pipelines,
+        pieces=pieces(program, units, cuts),
+        units=units,
+        keys=unit_keys(program, units),
+        space=space,
+        figures=figures,
+        expected=(),
+    )
 
 
 def written(program: Program, plan: Plan, chosen: Options, work: Path, samples: Any = None) -> tuple[Manifest, Lowered]:
@@ -190,6 +202,11 @@ def test_copies_are_counted_against_the_disk(tmp_path: Path, monkeypatch: pytest
         check_copies(empty, program, planned(program, chosen, replicas=4, cuts=()))
     assert caught.value.ref == "disk-short"
     assert "copies of them 30.0 KiB" in caught.value.context[0]
+    (empty / "store").write_bytes(bytes(held))
+    (empty / "bundle").hardlink_to(empty / "store")
+    check_copies(empty, program, planned(program, chosen, replicas=3, cuts=()))
+    with pytest.raises(MachineError):
+        check_copies(empty, program, planned(program, chosen, replicas=4, cuts=()))
 
 
 def test_a_copy_of_a_file_is_its_bytes(tmp_path: Path) -> None:
@@ -203,3 +220,26 @@ def test_pipelines_of_one_node_each_hold_the_whole(decoder: Program, tmp_path: P
     division = divide(planned(decoder, asked(tmp_path, FOUR), replicas=4, cuts=()))
     assert division.chains == ((0,),)
     assert [member.node.name for member in division.holders(0)] == ["a", "b", "c", "d"]
+
+
+def test_a_build_of_replicas_from_the_command_line(tmp_path: Path) -> None:
+    """Four equal machines and two stages: two pipelines, whose bundles differ in what is the node's own alone."""
+    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+    machines = [f"[[node]]\nname = '{n}'\ntarget = 'host'\naddress = '{n}.lan'\nthreads = 1\n" for n in "abcd"]
+    (tmp_path / "fleet.toml").write_text("".join(machines))
+    result = build(model, tmp_path / "dist", fleet=str(tmp_path / "fleet.toml"), stages=2, streams=8)
+    assert result["shape"] == {"replicas": 2, "stages": 2}
+    assert [(stage["pipeline"], stage["node"]) for stage in result["stages"]] == [
+        (0, "a"),
+        (0, "b"),
+        (1, "c"),
+        (1, "d"),
+    ]
+    manifest = load_manifest(tmp_path / "dist/manifest.toml")
+    assert len(manifest.stage) == 2
+    files = {name: snapshot(tmp_path / "dist" / BUNDLES / name) for name in "abcd"}
+    for first, other in ("ac", "bd"):
+        differing = {path for path in files[first] | files[other] if files[first].get(path) != files[other].get(path)}
+        assert all(path.startswith(f"{NODE}/") for path in differing)
+    found = compare(tmp_path / "dist/manifest.toml", model, lambda path: run_passes(load(path)), 1, Silent())
+    assert found["identical"]
