@@ -1,0 +1,190 @@
+"""The measure step: what a table lacks is measured by the runtime's own command, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ruvcompile.errors import InputError, MachineError
+from ruvcompile.fleet import FleetNode
+from ruvcompile.lower.weights import WeightStore
+from ruvcompile.measure import decoder as measuring
+from ruvcompile.measure import held, profiled
+from ruvcompile.measure.fleet import measure_fleet
+from ruvcompile.passes.pieces import program_units, unit_keys
+from ruvcompile.plan import Member
+from ruvcompile.program import Program
+from ruvcompile.progress import Silent
+from ruvcompile.targets import load_target
+from ruvrun.costs import CostTable, LinkCost, Overhead, Point, Provenance, UnitCost
+from tests.decoders import tiny_program
+from tests.runtime.profiles import write_sheeted
+
+HERE = Provenance(machine="m", cpu="c", software="s", date="2026-01-01")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return tiny_program(tmp_path_factory.mktemp("model"), layers=2)
+
+
+def keys_of(program: Program) -> tuple[str, ...]:
+    return unit_keys(program, program_units(program))
+
+
+def table_of(program: Program, *, beside: int = 1, overhead: bool = True, curve: bool = True) -> CostTable:
+    """A table of this machine with one thread."""
+    rows = [
+        UnitCost(
+            key=key, label="unit", target="host", backend="onnxruntime", threads=1, beside=beside, ms=1.0 + beside,
+            source=0, curve=[Point(ms=1.0), Point(ms=2.0, rows=2)] if curve else [],
+        )
+        for key in dict.fromkeys(keys_of(program))
+    ]  # fmt: skip
+    own = Overhead(
+        kind="decoder", target="host", backend="onnxruntime", threads=1, beside=beside, source=0, stage_ms=beside
+    )
+    return CostTable(provenance=[HERE], unit=rows, overhead=[own] if overhead else [])
+
+
+def member(name: str, *, threads: int = 1, beside: int = 1) -> Member:
+    return Member(FleetNode(name=name, target="host", address="local"), load_target("host", None), threads, beside)
+
+
+class Measured:
+    """In place of the command: what it was asked for, and a table of it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.asked: list[tuple[int, int]] = []
+
+    def __call__(self, directory: Path, _file: Path, *, threads: int, beside: int, **_: Any) -> CostTable:
+        assert (directory / "units.toml").is_file()
+        self.asked.append((threads, beside))
+        return msgspec.structs.replace(table_of(self.program, beside=beside), provenance=[HERE])
+
+
+def fleet(program: Program, known: CostTable, members: list[Member], folder: Path) -> CostTable:
+    units = program_units(program)
+    return measure_fleet(
+        program, units, keys_of(program), known, members, {},
+        store=WeightStore(folder / "store"), scratch=folder / "scratch", progress=Silent(),
+    )  # fmt: skip
+
+
+def test_every_kind_of_member_is_measured_in_its_company(program, tmp_path, monkeypatch) -> None:
+    command = Measured(program)
+    monkeypatch.setattr(measuring, "profile_stage", command)
+    members = [member("a", beside=2), member("b", beside=2), member("c", beside=1)]
+    found = fleet(program, CostTable(), members, tmp_path)
+    assert command.asked == [(1, 2), (1, 1)]
+    assert {(row.beside, row.ms) for row in found.unit} == {(2, 3.0), (1, 2.0)}
+    assert {(row.beside, row.stage_ms) for row in found.overhead} == {(2, 2.0), (1, 1.0)}
+    assert list((tmp_path / "scratch").iterdir()) == [], "what was run is gone"
+
+
+def test_a_complete_table_measures_nothing(program, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(measuring, "profile_stage", None)
+    link = LinkCost(sender="a", receiver="b", latency_ms=1.0, bytes_per_s=1e6, source=0)
+    known = msgspec.structs.replace(table_of(program, beside=2), link=[link])
+    assert fleet(program, known, [member("a", beside=2)], tmp_path) == known, "links that were measured stay"
+
+
+def test_what_is_missing_is_measured_and_what_is_known_stays(program, tmp_path, monkeypatch) -> None:
+    command = Measured(program)
+    monkeypatch.setattr(measuring, "profile_stage", command)
+    known = table_of(program, overhead=False)
+    first = msgspec.structs.replace(known.unit[0], ms=99.0)
+    for given in (
+        msgspec.structs.replace(known, unit=[first, *known.unit[1:]]),  # no overhead
+        msgspec.structs.replace(table_of(program), unit=[first]),  # one unit only
+    ):
+        command.asked.clear()
+        found = fleet(program, given, [member("a")], tmp_path)
+        assert command.asked == [(1, 1)]
+        assert [row.ms for row in found.unit if row.key == first.key] == [99.0]
+        assert {row.key for row in found.unit} == set(keys_of(program))
+        assert len(found.overhead) == 1
+    command.asked.clear()
+    fleet(program, table_of(program, beside=2), [member("a", beside=1)], tmp_path)
+    assert command.asked == [(1, 1)], "other company is another kind"
+
+
+def test_an_old_table_has_no_overheads_and_is_complete(program) -> None:
+    old = table_of(program, overhead=False, curve=False)
+    assert held(program, keys_of(program), old, "host", "onnxruntime", 1, 1) == old
+
+
+def test_what_goes_wrong_there_is_raised_here(program, tmp_path) -> None:
+    """An error of the command, as the error it is."""
+    ((directory, _),) = write_sheeted(program, tmp_path)
+    (directory / "units.toml").unlink()
+    with pytest.raises(InputError) as error:
+        profile(directory, tmp_path / "t.toml")
+    assert error.value.ref == "units-missing"
+    assert error.value.hint
+
+
+def profile(directory: Path, file: Path) -> CostTable:
+    return profiled.profile_stage(directory, file, threads=1, beside=1, model="m", progress=Silent())
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "signal 9"),
+        ("import sys; print('out of luck', file=sys.stderr); sys.exit(1)", "exit code 1"),
+    ],
+)
+def test_a_process_that_dies_is_told_with_its_last_words(tmp_path, monkeypatch, script: str, how: str) -> None:
+    started = profiled._started
+    monkeypatch.setattr(profiled, "_started", lambda _: started([sys.executable, "-c", script]))
+    with pytest.raises(MachineError) as error:
+        profile(tmp_path, tmp_path / "t.toml")
+    assert error.value.ref == "profile-died"
+    assert how in error.value.message
+    assert ("out of luck" in error.value.context) == ("luck" in script)
+
+
+def test_progress_and_notes_reach_the_person(tmp_path, monkeypatch) -> None:
+    (tmp_path / "costs.toml").write_text("format = 1\n")
+    script = (
+        "import sys, pathlib\n"
+        "print('steps 1/6', 'steps 2/6', 'profile 1/3', sep='\\n', file=sys.stderr)\n"
+        f"pathlib.Path({str(tmp_path / 't.toml')!r}).write_text('format = 1\\n')\n"
+        'print(\'{"notes": ["noisy: very"]}\')\n'
+    )
+    started = profiled._started
+    monkeypatch.setattr(profiled, "_started", lambda _: started([sys.executable, "-c", script]))
+    told = Told()
+    table = profiled.profile_stage(tmp_path, tmp_path / "t.toml", threads=1, beside=1, model="m", progress=told)
+    assert table == CostTable()
+    assert (told.steps, told.notes) == (3, ["noisy: very"])
+    assert not (tmp_path / "t.toml").exists()
+
+
+class Told(Silent):
+    """Counts steps and keeps notes."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.notes: list[str] = []
+
+    def step(self, *_: object, **__: object) -> Any:
+        return self
+
+    def __enter__(self) -> Told:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def advance(self, amount: int = 1) -> None:
+        self.steps += amount
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
