@@ -23,14 +23,14 @@ from ruvcompile.progress import Silent
 from ruvcompile.targets import load_target
 from ruvcompile.whole import observe
 from ruvrun.bundle import load_spec
-from ruvrun.costs import dump_costs
+from ruvrun.costs import CostTable, Provenance, Rate, dump_costs, load_costs
 from ruvrun.executors import Span, load_graph
 from ruvrun.profile.conditions import Conditions
 from ruvrun.profile.draw import drawn, load_probe
 from ruvrun.profile.graph import graph_inputs
 from ruvrun.profile.sheet import load_sheet
 from ruvrun.profile.table import profile, segments
-from tests.compiler.builds import plan
+from tests.compiler.builds import build, plan
 from tests.compiler.test_build_targets import rates
 from tests.decoders import open_decoders
 from tests.graphs import make_model, program_of, tensor, weight
@@ -215,10 +215,22 @@ def test_a_plan_from_a_probe_is_measured_and_measures_nothing(tmp_path, monkeypa
 
 
 def test_scaled_costs_come_with_what_to_do_about_them(tmp_path, monkeypatch) -> None:
+    """And with what was measured on such a machine for another model: its figures."""
     model = write_tiny_gguf(tmp_path / "tiny.gguf")
     monkeypatch.setattr("ruvcompile.measure.fleet.measure_rates", rates)
-    made = plan(model, tmp_path, target="pi5", nodes="2", stages=1, replicas=1)
+    source = Provenance(machine="aarch64, 4 cores", cpu="that", software="ruvrun 1", date="2026-01-01")
+    figure = Rate(name="int4_matvec", value=1e9, unit="B/s", target="pi5", backend="onnxruntime", threads=4, source=0)
+    given = tmp_path / "pi.toml"
+    given.write_bytes(dump_costs(CostTable(provenance=[source], rate=[figure])))
+    made = build(model, tmp_path / "dist", target="pi5", nodes="2", stages=1, replicas=1, costs=(str(given),))
     assert made["cost_source"] == "scaled"
     assert made["cost_hint"][0] == f"ruvcompile probe {model} --target pi5 -o probe-pi5"
-    assert made["cost_hint"][-1].endswith("--stages 1 --replicas 1 --costs costs-pi5.toml")
+    assert made["cost_hint"][-1].endswith(f"--stages 1 --replicas 1 --costs {given} --costs costs-pi5.toml")
     assert len(made["cost_hint"]) == 3
+    table = load_costs(tmp_path / "dist" / "costs.toml")
+    how = table.provenance[table.unit[0].source].software
+    assert "int4_matvec 2e+10 to 1e+09 B/s (measured)" in how
+    assert "memory_bandwidth 2e+10 to 9.12e+09 B/s (published)" in how
+    assert [rate.value for rate in table.rate] == [1e9], "the next build has them, too"
+    for path in (tmp_path / "dist").rglob("*"):
+        assert not path.is_file() or b"probe-pi5" not in path.read_bytes(), "what is built depends on no file name"
