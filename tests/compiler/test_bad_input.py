@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, and a table of its costs."""
     folder = tmp_path_factory.mktemp("bad")
     model = chain(folder / "model.onnx", "Relu", "Exp", "Neg")
-    build(model, folder / "built", nodes="1")
+    # A machine of its own, so that nothing is run as a pipeline afterwards.
+    (folder / "fleet.toml").write_text(A.format("address = 'a.lan'\nthreads = 1"))
+    build(model, folder / "built", fleet=str(folder / "fleet.toml"))
     (folder / "costs.toml").write_bytes((folder / "built/costs.toml").read_bytes())
     return folder
 
@@ -77,7 +79,7 @@ def fleeted(
 
 def test_costs_of_another_model(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = chain(tmp_path / "other.onnx", "Tanh", "Sqrt", width=320)
-    build(other, tmp_path / "other", nodes="1")
+    build(other, tmp_path / "other", fleet=str(folder / "fleet.toml"))
     text = (tmp_path / "other/costs.toml").read_text()
     code, told, error = priced(folder, tmp_path, capsys, text)
     assert (code, error["ref"]) == (3, "costs-of-another-model")
@@ -97,7 +99,8 @@ def test_costs_of_another_version_of_the_back_end_are_told_of(
 ) -> None:
     text = re.sub(r"onnxruntime [\d.]+", "onnxruntime 0.1", (folder / "costs.toml").read_text())
     (tmp_path / "given.toml").write_text(text)
-    line = ["plan", str(folder / "model.onnx"), "--target", "host", "--costs", str(tmp_path / "given.toml")]
+    line = ["plan", str(folder / "model.onnx"), "--fleet", str(folder / "fleet.toml")]
+    line += ["--costs", str(tmp_path / "given.toml")]
     assert run(line) == 0
     assert "given.toml: measured with onnxruntime 0.1, here is " in capsys.readouterr().err
 
@@ -137,7 +140,8 @@ def test_a_table_that_lacks_a_part_is_completed_and_not_believed_to_be_free(fold
     kept = [row for row in rows if "matmul" not in row]
     assert len(kept) == len(rows) - 1
     (tmp_path / "given.toml").write_text("\n[[unit]]\n".join([head, *kept]))
-    build(folder / "model.onnx", tmp_path / "dist", nodes="1", costs=(str(tmp_path / "given.toml"),))
+    fleet = str(folder / "fleet.toml")
+    build(folder / "model.onnx", tmp_path / "dist", fleet=fleet, costs=(str(tmp_path / "given.toml"),))
     found = {row.label: row for row in load_costs(tmp_path / "dist/costs.toml").unit}
     assert found["/part1/matmul"].ms > 0
     given = {row.label: row for row in load_costs(tmp_path / "given.toml").unit}
