@@ -74,11 +74,15 @@ def rows_of(figures: Figures, run: Run) -> int:
     return max(1, math.ceil(each / figures.shape.stages))
 
 
-def planned_per_s(figures: Figures, streams: int) -> float:
+def planned_per_s(figures: Figures, manifest: Manifest, streams: int) -> float:
     """Tokens (or calls) per second that the plan expects of a run with so many streams (or callers).
 
-    The pipelines share the streams. Without a forecast it is what was planned for the planned streams.
+    As the manifest says; for other numbers, as the forecast says, the pipelines sharing the streams. Of an old build,
+    which has neither, it is what was planned for the planned streams.
     """
+    promised = manifest.plan.rate(streams)
+    if promised is not None:
+        return promised
     if figures.forecast is None:
         return figures.per_s
     forecast, total = figures.forecast, 0.0

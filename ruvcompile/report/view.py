@@ -11,9 +11,9 @@ from ruvcompile.report.charts.graph import largest_chart, operators_chart, profi
 from ruvcompile.report.charts.stages import memory_chart, times_chart
 from ruvcompile.report.contents import Figures
 from ruvcompile.report.facts import Source, Way, beside, sources, ways
-from ruvcompile.report.graph import Costed, costed, largest, operators, profile, scopes
+from ruvcompile.report.graph import costed, largest, operators, profile, scopes
 from ruvcompile.report.run import Run, planned_ms, planned_per_s, rows_of
-from ruvcompile.report.stages import Choice, Part, choices, in_order, memory, name_of, times
+from ruvcompile.report.stages import Part, choices, in_order, memory, name_of, times
 from ruvcompile.simulate import timeline
 from ruvrun.costs import CostTable
 from ruvrun.manifest import Manifest
@@ -29,23 +29,20 @@ LONGEST_TIMELINE = 160
 class View:
     """All that the template is given beside the manifest and the cost table.
 
-    ``charts`` by name; those for which a plan or a run knows too little are not there.
+    ``planned_per_s`` is for the streams of the run, ``planned_together`` for those of the build's own; ``inner`` is what
+    the back end of each stage took in the latter. ``charts`` by name; those for which a plan or a run knows too little
+    are not there.
     """
 
     figures: Figures
     run: Run | None
-    run_rows: int
     planned_per_s: float
+    planned_together: float
     planned: dict[int, float]
     measured: dict[int, float]
     peaks: dict[int, int]
     names: list[str]
-    choices: list[Choice]
-    times: list[Part]
     memory: list[Part]
-    most: list[Costed]
-    rest: list[Costed]
-    operators: list[tuple[str, int, float]]
     ways: list[Way]
     sources: list[Source]
     beside: list[tuple[str, str, str]]
@@ -56,11 +53,6 @@ class View:
         """What the back end of each stage took when the build ran them together, in ms."""
         together = self.figures.measured
         return dict(enumerate(together.stage_ms[: len(self.figures.stages)])) if together else {}
-
-    @property
-    def planned_together(self) -> float:
-        """What was planned per second for as many streams as the build tried."""
-        return planned_per_s(self.figures, self.figures.measured.streams if self.figures.measured else 0)
 
     @property
     def busy(self) -> dict[int, float | None]:
@@ -112,18 +104,13 @@ def view_of(figures: Figures, costs: CostTable, manifest: Manifest, run: Run | N
     return View(
         figures=figures,
         run=run,
-        run_rows=rows,
-        planned_per_s=planned_per_s(figures, run.streams) if run else figures.per_s,
+        planned_per_s=planned_per_s(figures, manifest, run.streams) if run else figures.per_s,
+        planned_together=planned_per_s(figures, manifest, figures.measured.streams) if figures.measured else 0.0,
         planned=planned,
         measured=measured,
         peaks=peaks,
         names=[name_of(figures, stage) for stage in figures.stages],
-        choices=compared,
-        times=time_parts,
         memory=memory_parts,
-        most=most,
-        rest=rest,
-        operators=ops,
         ways=ways(figures),
         sources=sources(costs),
         beside=beside(figures, run) if run else [],

@@ -201,11 +201,14 @@ def test_a_run_is_held_against_the_plan_for_its_own_streams(streams: int, rows: 
     known = msgspec.structs.replace(plan, forecast=forecast(plan))
     run = Run([], streams=streams)
     assert rows_of(known, run) == rows
-    assert planned_per_s(known, streams) == pytest.approx(per_s)
+    assert planned_per_s(known, manifest(known), streams) == pytest.approx(per_s)
     if rows != known.rows:
         assert planned_ms(known, 3, rows) == 1 + rows
     assert planned_ms(plan, 3, rows) == plan.stages[3].predicted_ms
-    assert planned_per_s(plan, streams) == plan.per_s
+    assert planned_per_s(plan, manifest(plan), streams) == plan.per_s
+    promise = msgspec.structs.replace(manifest(plan).plan, streams=[99, streams], per_s=[1.0, 77.5])
+    promised = msgspec.structs.replace(manifest(plan), plan=promise)
+    assert planned_per_s(known, promised, streams) == 77.5
 
 
 def test_ways_lead_from_the_head_through_every_stage_and_back() -> None:
