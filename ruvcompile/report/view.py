@@ -29,7 +29,7 @@ LONGEST_TIMELINE = 160
 class View:
     """All that the template is given beside the manifest and the cost table.
 
-    ``planned_per_s`` is for the streams of the run, ``planned_together`` for those of the build's own; ``inner`` is what
+    ``planned_per_s`` is for the streams of the run, ``planned_together`` for the build's own trial; ``inner`` is what
     the back end of each stage took in the latter. ``charts`` by name; those for which a plan or a run knows too little
     are not there.
     """
