@@ -50,7 +50,7 @@ class Trial:
     ends: dict[State, Bools] = field(default_factory=dict)
     begun: dict[State, Ints] = field(default_factory=dict)
     took: dict[State, Floats] = field(default_factory=dict)
-    nearest: dict[State, float] = field(default_factory=dict)
+    nearest: dict[Nodes, float] = field(default_factory=dict)
 
 
 class Search:
@@ -76,6 +76,7 @@ class Search:
     def reach(self, bound: float, wanted: Collection[Nodes]) -> Trial:
         """What can be reached on the way to any of ``wanted`` with no resource busier than ``bound``."""
         fields, trial = self.fields, Trial(bound)
+        goals, least_bounds = np.array(sorted(wanted)), dict[Nodes, Floats]()
         for kind, states in self._rising(wanted):
             begins = [self._openings(trial, state) for state in states]
             mask = np.stack([opening for opening, _ in begins], axis=1)
@@ -89,16 +90,20 @@ class Search:
             for column, state in enumerate(states):
                 inside = (time[:, column] <= bound) & np.isfinite(time[:, column])
                 beyond = time[:, column][~inside].min(initial=math.inf)
-                least = self._least_bound(state, wanted)
+                least = least_bounds.get(state[0])
+                if least is None:
+                    least = least_bounds[state[0]] = self._least_bound(state[0], goals)
                 hopeless = inside & (least > bound)
                 later = least[hopeless].min(initial=math.inf)
                 trial.ends[state], trial.begun[state] = inside & ~hopeless, begun[:, column]
-                trial.nearest[state] = min(float(beyond), float(later), begins[column][1])
+                known = trial.nearest.get(state[0], math.inf)
+                trial.nearest[state[0]] = min(known, float(beyond), float(later), begins[column][1])
         return trial
 
     def least(self, wanted: Collection[Nodes]) -> Trial:
         """The least latency of every downset with every state on the way to any of ``wanted``."""
         fields, trial = self.fields, Trial()
+        goals = np.array(sorted(wanted))
         for kind, states in self._rising(wanted):
             before = np.stack([self._so_far(trial, state) for state in states], axis=1)
             scores = fields.begins[kind][:, None] - before
@@ -111,13 +116,14 @@ class Search:
             took = fields.ends[kind][:, None] - np.take_along_axis(scores, begun, axis=0)
             took[(best < 0) | ~fields.legal[:, None]] = math.inf
             for column, state in enumerate(states):
+                took[np.isinf(self._least_bound(state[0], goals)), column] = math.inf
                 trial.took[state], trial.begun[state] = took[:, column], begun[:, column]
                 trial.ends[state] = np.isfinite(took[:, column])
         return trial
 
     def nearest(self, trial: Trial, nodes: Nodes) -> float:
         """No bound below this one leads ``nodes`` further than the trial's did."""
-        return min((least for state, least in trial.nearest.items() if _within(state[0], nodes)), default=math.inf)
+        return min((least for part, least in trial.nearest.items() if _within(part, nodes)), default=math.inf)
 
     def path(self, trial: Trial, state: State) -> Path:
         """How a state got to the end."""
@@ -167,11 +173,12 @@ class Search:
                 if states:
                     yield kind, states
 
-    def _least_bound(self, state: State, wanted: Collection[Nodes]) -> Floats:
+    def _least_bound(self, nodes: Nodes, goals: Ints) -> Floats:
         """At each downset, a bound below which the nodes that are left cannot finish; infinite where they never can."""
-        above = [nodes for nodes in wanted if _within(state[0], nodes)]
-        left = max(sum(nodes) for nodes in above) - sum(state[0])
-        spare = np.array([max(nodes[kind] for nodes in above) - state[0][kind] for kind in self._kinds])
+        used = np.array(nodes)
+        above = goals[(goals >= used).all(1)]
+        left = int(above.sum(1).max()) - sum(nodes)
+        spare = above.max(0) - used
         prices = np.sort(np.repeat(self._prices, spare))[::-1][:left].sum()
         room = np.sort(np.repeat(self._rooms, spare))[::-1][:left].sum()
         if not left:
