@@ -31,7 +31,7 @@ def check_stages(units: Sequence[Unit], edges: Sequence[Boundary], stages: int) 
             "stages-over-units",
             f"this model can be cut into at most {most} stage{'s' if most > 1 else ''}, not {stages}",
             context=held_together(units, edges),
-            hint=f"--nodes {most}",
+            hint=f"--stages {most}, or leave it to the plan",
         )
 
 

@@ -129,7 +129,7 @@ def test_more_stages_than_there_are_places(tmp_path) -> None:
     assert caught.value.exit_code == 4
     assert caught.value.message == "this model can be cut into at most 2 stages, not 3"
     assert caught.value.context == ("each of its nodes stays whole, with all that is inside it: the loop, after",)
-    assert caught.value.hint == "--nodes 2"
+    assert caught.value.hint == "--stages 2, or leave it to the plan"
 
 
 def test_what_holds_a_graph_together_is_told_with_its_nodes_and_the_reason(tmp_path) -> None:
