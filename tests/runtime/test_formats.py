@@ -1,8 +1,8 @@
 """Files that an earlier version wrote must still be read, and mean what they meant.
 
-``tests/data/formats/v1`` is of a build of two nodes; ``v1-exported`` of a decoder that is run as it was exported, and
-``v1-texts`` of a graph with texts and an optional, both as the format had grown by then. Such files are added when a
-format grows, and never changed.
+``tests/data/formats/v1`` is of a build of two nodes; ``v1-exported`` of a decoder that is run as it was exported,
+``v1-texts`` of a graph with texts and an optional, and ``v1-curves`` of a decoder whose costs are curves, all as the
+format had grown by then. Such files are added when a format grows, and never changed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from ruvrun.costs import load_costs
 from ruvrun.manifest import Address, KeyValue, Tensor, load_manifest, load_nodes
 from ruvrun.npz import read_npz
 from ruvrun.profile.draw import load_probe, numbers
+from ruvrun.profile.sheet import Sheet
+from ruvrun.toml import read_toml
 
 V1 = Path(__file__).parents[1] / "data" / "formats" / "v1"
-EXPORTED, TEXTS = V1.with_name("v1-exported"), V1.with_name("v1-texts")
+EXPORTED, TEXTS, CURVES = (V1.with_name(f"v1-{what}") for what in ("exported", "texts", "curves"))
 ID = "228cdd3ee23a8eb771e7aae6e16a6803cc329e0da91c5030e5f98836fa95d1a2"
 
 
@@ -71,6 +73,33 @@ def test_costs() -> None:
     assert (row.ms, row.depth, row.chunk) == (0.002411, 128, 128)
     assert [node.op for node in row.node] == ["GatherBlockQuantized"]
     assert table.provenance[row.source].date == "2026-11-30"
+
+
+def test_costs_as_curves() -> None:
+    table = load_costs(CURVES / "costs.toml")
+    (embed,) = [row for row in table.unit if row.label == "embed"]
+    assert (embed.beside, embed.weight_bytes, embed.step_ms(8, 128), embed.ms) == (2, 21600, 0.003426, 0.001962)
+    assert {(point.tokens, point.depth) for point in embed.curve if point.tokens > 1} == {
+        (32, 0),
+        (128, 0),
+        (256, 0),
+        (32, 224),
+    }
+    overhead = table.overhead_of("decoder", "host", "onnxruntime", 1, 2)
+    assert overhead is not None
+    assert overhead.stage_ms > 0
+    assert table.rates("host", "onnxruntime", 1)["memory_bandwidth"].unit == "B/s"
+    (source,) = table.provenance
+    assert (source.model, source.threads) == ("tiny", 1)
+    assert "avx2" in source.features
+
+
+def test_sheet_of_units() -> None:
+    sheet = read_toml(CURVES / "units.toml", Sheet, "sheet")
+    assert [unit.label for unit in sheet.unit] == ["embed", "layers.*.attn", "layers.*.mlp", "head"]
+    assert [unit.key for unit in sheet.unit] == [row.key for row in load_costs(CURVES / "costs.toml").unit]
+    assert sheet.unit[0].nodes == ["/embed"]
+    assert (sheet.context, sheet.node) == (256, [])
 
 
 def test_probe() -> None:

@@ -55,7 +55,7 @@ def test_a_table_holds_units_overhead_and_where_they_are_from(measured: tuple[Co
     table, told, _ = measured
     assert sorted(row.label for row in table.unit) == ["embed", "head", "layers.*.attn", "layers.*.mlp"]
     assert all((row.target, row.threads, row.beside) == ("host", 1, 2) for row in table.unit)
-    assert all(row.resident_bytes > row.weight_bytes / 2 for row in table.unit)
+    assert all(row.weight_bytes / 2 < row.resident_bytes <= 2 * row.weight_bytes for row in table.unit)
     (overhead,) = table.overhead
     assert (overhead.kind, overhead.target, overhead.threads, overhead.beside) == ("decoder", "host", 1, 2)
     assert overhead.stage_ms > 0

@@ -40,7 +40,7 @@ from ruvrun.transport.zeromq import ZeroMq
 
 ROWS = (1, 4)
 ROUNDS = 16
-REPEATS = 3
+REPEATS = 2
 CALLS = 24
 
 _FRAMES = (4 << 10, 256 << 10)
@@ -112,20 +112,22 @@ def fit(seen: Sequence[Rounds], count: Count, carried_ms: float = 0.0) -> dict[s
     for rows in sorted({rounds.rows for rounds in seen}):
         of = [rounds for rounds in seen if rounds.rows == rows]
         steps = steps_of(count.ticks, rows)
-        # A round that waits for a core that others use is no longer way: of all rounds a quick one is looked at.
-        quick = float(np.quantile([ms for rounds in of for ms in rounds.ms], 0.25))
+        # A round that waits for a core that others use has no longer way: quick rounds and quick steps are looked at.
+        quick, inside = (
+            float(np.quantile(times, 0.25)) for times in ([ms for r in of for ms in r.ms], steps.inside_ms)
+        )
         heads = statistics.median(ms for rounds in of for ms in rounds.head_ms)
         beside = statistics.median(steps.beside_ms)
         stage.append((rows, beside))
         head.append((rows, heads))
-        hops.append(max(0.0, quick - statistics.median(steps.inside_ms) - beside - heads) / 2)
+        hops.append(max(0.0, quick - inside - beside - heads) / 2)
     (stage_ms, stage_row_ms), (head_ms, head_row_ms) = line(stage), line(head)
     found = {
         "stage_ms": max(0.0, stage_ms - carried_ms),
         "stage_row_ms": stage_row_ms,
         "head_ms": max(0.0, head_ms - carried_ms),
         "head_row_ms": head_row_ms,
-        "hop_ms": min(hops),
+        "hop_ms": statistics.fmean(hops),
     }
     first = min(rounds.rows for rounds in seen)
     noise = spread([ms for rounds in seen if rounds.rows == first for ms in rounds.ms])

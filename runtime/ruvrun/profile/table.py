@@ -19,7 +19,6 @@ from ruvrun.placement import manifest_path, read_nodes
 from ruvrun.profile import decoder, graph
 from ruvrun.profile.alone import stand_alone
 from ruvrun.profile.beside import company, with_cores
-from ruvrun.profile.clocked import Count
 from ruvrun.profile.conditions import Conditions, Tell, silent
 from ruvrun.profile.draw import drawn, is_probe, load_probe
 from ruvrun.profile.overhead import measure_overhead
@@ -32,6 +31,9 @@ _HERE = "host"
 
 NOISY = 0.2
 """A spread above this is told."""
+
+MOST_PACKED = 2.0
+"""Bytes in memory for a byte of a weight, at most: itself, and once more as the kernels want it."""
 
 
 @dataclass(frozen=True)
@@ -156,15 +158,21 @@ def _measure(
     held = [decoder.load(directory, spec, where, conditions.threads)]
     grown = held[0].grown
     rows = decoder.measure_decoder(directory, spec, sheet, held, where, conditions, tell)
-    return resident(rows, sheet, _grown(count) or grown), overhead
+    if count is not None:
+        grown = count.loaded_bytes - count.bare_bytes
+    rows, beyond = resident(rows, sheet, grown)
+    if overhead is not None:
+        overhead = msgspec.structs.replace(overhead, runtime_bytes=overhead.runtime_bytes + beyond)
+    return rows, overhead
 
 
-def _grown(count: Count | None) -> int:
-    return count.loaded_bytes - count.bare_bytes if count is not None else 0
+def resident(rows: list[UnitCost], sheet: Sheet, grown: int) -> tuple[list[UnitCost], int]:
+    """The rows with their part of what a process grew by when it loaded all units of ``sheet``; and what is no part.
 
-
-def resident(rows: list[UnitCost], sheet: Sheet, grown: int) -> list[UnitCost]:
-    """The rows with their part of what a process grew by when it loaded all units of ``sheet``."""
+    Weights grow when they are packed, to less than ``MOST_PACKED`` times what they were; beyond that, which only a tiny
+    model shows, it is the back end's own, whatever it loads.
+    """
     whole = sum(unit.weight_bytes for unit in sheet.unit) + sheet.shared_bytes
-    share = grown / whole if whole else 0.0
-    return [msgspec.structs.replace(row, resident_bytes=round(row.weight_bytes * share)) for row in rows]
+    share = min(grown / whole, MOST_PACKED) if whole else 0.0
+    found = [msgspec.structs.replace(row, resident_bytes=round(row.weight_bytes * share)) for row in rows]
+    return found, max(0, grown - round(share * whole))
