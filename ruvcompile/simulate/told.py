@@ -17,13 +17,13 @@ def simulation_text(found: Mapping[str, Any]) -> str:
         lengths = f"prompts of {found['prompt_tokens']:g} and answers of {found['max_tokens']:g} tokens in the mean"
         waits = (
             f"first token after {_seconds(found['ttft_ms']['p50'])} (p95 {_seconds(found['ttft_ms']['p95'])}), "
-            f"p95 {found['tpot_ms']['p95'] or 0:.0f} ms per token, {found['tokens_per_s']:.1f} tokens/s in all"
+            f"p95 {found['tpot_ms']['p95'] or 0:.0f} ms per token, {found['tokens_per_s']:.3g} tokens/s in all"
         )
         asked = f"{asked}, {lengths}"
     else:
         waits = (
             f"a result after {_seconds(found['latency_ms']['p50'])} (p95 {_seconds(found['latency_ms']['p95'])}), "
-            f"{found['items_per_s']:.1f} items/s in all"
+            f"{found['items_per_s']:.3g} items/s in all"
         )
     limit = _seconds(found["in_time_ms"])
     away = (

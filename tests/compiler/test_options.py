@@ -115,6 +115,8 @@ def test_shapes(tmp_path: Path, model: str) -> None:
         ({"target": "host", "wheels": "3.11"}, "not-in-this-version", 2, "--wheels"),
         ({"target": "host", "allow_download": True}, "not-in-this-version", 2, "--allow-download"),
         ({"target": "host", "users": 30}, "users-alone", 2, "--simulate"),
+        ({"target": "host", "max_tokens": 64}, "max-tokens-alone", 2, "--simulate"),
+        ({"target": "host", "simulate": True, "max_tokens": 0}, "max-tokens-invalid", 2, "1 or more"),
         ({"target": "host", "simulate": True, "users": 0}, "users-invalid", 2, "1 or more"),
     ],
 )
