@@ -169,7 +169,7 @@ def _candidates(front: Front, options: Options) -> tuple[tuple[Member, ...], Rul
     """The nodes that may hold a stage, and what the fleet's rules say of each; what cannot be is refused here."""
     context_for(front.program, options)
     rules = rules_of(options.fleet, front.program, front.units)
-    check_shape(options, front.units, len(rules.nodes))
+    check_shape(options, front.units, len(rules.nodes), rejected=rules.rejected)
     return members(options, fleet_targets(options), cores(), rules.nodes), rules
 
 

@@ -72,7 +72,7 @@ def make_plan(facts: Facts) -> Plan:
         UsageError: a cut was forced that is none.
     """
     cuts = forced_cuts(facts)
-    check_shape(facts.options, facts.units, len(facts.members), len(cuts) if cuts else None)
+    check_shape(facts.options, facts.units, len(facts.members), len(cuts) if cuts else None, facts.rejected)
     desk = Desk(Room(facts))
     choice = choose(desk, cuts)
     if choice is None:

@@ -10,7 +10,7 @@ and an unused node costs nobody anything.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ruvcompile.errors import FitError
@@ -19,6 +19,7 @@ from ruvcompile.options import Options
 from ruvcompile.passes.cuts import boundaries
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan.places import check_stages
+from ruvcompile.plan.rules import told
 from ruvcompile.targets import Target
 
 MOST_SCENES = 200
@@ -134,22 +135,31 @@ def _threads(node: FleetNode, target: Target, local: int, cores: int) -> int:
     return target.cores or cores
 
 
-def check_shape(options: Options, units: Sequence[Unit], nodes: int, cut: int | None = None) -> None:
+def check_shape(
+    options: Options,
+    units: Sequence[Unit],
+    nodes: int,
+    cut: int | None = None,
+    rejected: Sequence[Mapping[str, str]] = (),
+) -> None:
     """Refuse a shape that was asked for and cannot be.
 
     Args:
         nodes: how many candidates there are.
         cut: stages that ``--cut`` makes, where it is given.
+        rejected: what the fleet's rules turned down, as in the JSON of ``plan``.
 
     Raises:
         FitError: more stages than nodes, or than the model has places to cut.
     """
     stages, replicas = cut or options.stages or 1, options.replicas or 1
     if stages * replicas > nodes:
+        out = [entry for entry in rejected if entry["rule"].startswith("require.")]
         asked = f"{stages} stage{'s' if stages > 1 else ''}" + (f" x {replicas} replicas" if replicas > 1 else "")
         raise FitError(
             "stages-over-nodes",
-            f"{asked} need {stages * replicas} nodes, the fleet has {nodes}",
+            f"{asked} need {stages * replicas} nodes, the fleet has {nodes}{' that may be used' if out else ''}",
+            context=told(out),
             hint=f"lower --stages to {nodes // replicas}, or add nodes" if nodes >= replicas else "add nodes",
         )
     if stages > 1:

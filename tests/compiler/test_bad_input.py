@@ -184,6 +184,15 @@ def test_several_mistakes_are_one_error(folder: Path, tmp_path: Path, capsys: py
         assert says in told
 
 
+def test_too_few_nodes_are_left(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = A.format("zone = 'lab'") + B.format("") + "[require]\nzone = 'lab'"
+    (tmp_path / "fleet.toml").write_text(text)
+    code, told, error = refused(folder, capsys, "--fleet", str(tmp_path / "fleet.toml"), "--stages", "2")
+    assert (code, error["ref"]) == (4, "stages-over-nodes")
+    assert "2 stages need 2 nodes, the fleet has 1 that may be used" in told
+    assert "b: require.zone, wanted lab, has nothing" in told
+
+
 def test_rules_that_no_cut_keeps(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first and the last part on a, the one between on b: a node holds one stage."""
     ends = "".join(f"[[place]]\nmatch = '/part{part}/*'\non = ['a']\n" for part in (0, 3))
