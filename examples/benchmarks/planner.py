@@ -1,8 +1,8 @@
 """Seconds, memory and gap of the exact partition: lattices of 100,000 downsets, decoders of 80 layers, nine light CNNs.
 
 Every case is planned into four stages for two nodes of one kind and two of a slower one, joined by links of 1 Gbit,
-in a process of its own: once with memory to spare, once with 30 % of the model's bytes on each node. Work is the
-search alone; graphs are read and costs made up before the clock starts. The graphs are real (the decoder is the
+in a process of its own: once with memory to spare, once with 30 % of the model's bytes on each node (or a tenth more
+than the largest item's). Work is the search alone; graphs are read and costs made up before the clock starts. The graphs are real (the decoder is the
 canonical graph of a 70B's shapes; the CNNs are those of the onnx package), the costs are synthetic: a node's time is
 its multiplications at 40 per ns plus the bytes it makes at 4 per ns and 2 us, the slower kind takes 2.2 to 3 times as
 long, depending on the node.
@@ -138,13 +138,14 @@ def task_of(nodes: Sequence[Node], share: float) -> Any:
     ]
     ms = [node.work / 40e6 + node.made_bytes / 4e6 + 0.002 for node in nodes]
     slower = [DRAW.uniform(2.2, 3.0) for _ in nodes]
-    memory = int(share * sum(node.weight_bytes for node in nodes)) if share else UNLIMITED
+    sizes = [node.weight_bytes for node in nodes]
+    memory = int(max(share * sum(sizes), 1.1 * max(sizes))) if share else UNLIMITED
     kinds = (
         Kind(2, tuple(ms), memory, 0.05, 2e-7),
         Kind(2, tuple(a * b for a, b in zip(ms, slower, strict=True)), memory, 0.1, 5e-7),
     )
     hops = ((Hop(0.2, 8e-6),) * 2,) * 2
-    return Task(kinds, tuple(node.weight_bytes for node in nodes), tuple(values), hops=hops)
+    return Task(kinds, tuple(sizes), tuple(values), hops=hops)
 
 
 def run_case(name: str, share: float) -> dict[str, Any]:

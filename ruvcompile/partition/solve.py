@@ -6,6 +6,9 @@ times of actual stages or links, and when they meet nothing lies between: the re
 narrows the interval by half or more, in practice a dozen of them are enough. Several questions (the best for each set
 of nodes) share their trials. For latency one pass answers everything.
 
+Memory is told too loosely first (``fields`` says why): a partition found so that truly fits is the best. Where it does
+not fit, memory is told too strictly, and the first answer stays as the bound.
+
 Neither the order in which kinds are listed nor their names matter: they are sorted by what they cost first.
 """
 
@@ -30,9 +33,10 @@ _MOST, _FEWEST, _NUMBERS = 100_000, 2_000, 40_000_000
 
 
 def best(task: Task, stages: int | None = None) -> Partition | None:
-    """The best partition into ``stages`` stages (None: into any number); None where there is none.
+    """The best partition into ``stages`` stages (None: into any number); None where none was found.
 
-    Of equal bottlenecks the least latency, of equal latencies the fewest stages.
+    Of equal bottlenecks the least latency, of equal latencies the fewest stages. With weights that are held once
+    (``fields``), a partition that just fits may be missed; what is given always fits, and its bound is true.
     """
     return _solved(task, [_sets(task, stages)])[0]
 
@@ -89,8 +93,8 @@ def _answered(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partitio
         for number, path in zip(again, strict.paths, strict=True):
             known = answers[number]
             assert known is not None
-            held = None if path is None else _weighed(task, ground, path)
-            answers[number] = held and held.proven(known.bound_ms, exact=False)
+            held = None if path is None else _weighed(task, ground, path).proven(known.bound_ms, exact=False)
+            answers[number] = held and replace(held, exact=ground.whole and not held.gap)
     return answers
 
 
