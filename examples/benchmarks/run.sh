@@ -13,6 +13,8 @@ compile-70b     a 70B from a sparse file to int4 in four bundles, on 24 GiB: at 
 compile-8b      an 8B of random weights to int4 in two bundles, on two cores: at most 10 minutes and 3 GiB
 large-graphs    a chain of 20,000 nodes and a graph of 50,000 loaded, measured and cut: at most 60 s each
 parity          one stage, one core, one stream, against onnxruntime-genai on the same weights: at least 1.0
+planner         the exact partition of 100,000 downsets: at most 20 s and 1 GiB; decoders and light CNNs: 5 s each
+simulation      simulated against real tokens/s over long lines: at most 10 % off; 1,000 nodes in at most 60 s
 two-nodes       two stages on two cores with two streams against one stage with one: at least 1.7
 two-nodes-one   the same with one stream: at least 0.85
 TEXT
@@ -21,7 +23,7 @@ TEXT
 name=${1:-}
 case $name in
     '' | -h | --help) list; exit 0 ;;
-    build | compile-70b | compile-8b | large-graphs | parity | two-nodes | two-nodes-one) shift ;;
+    build | compile-70b | compile-8b | large-graphs | parity | planner | simulation | two-nodes | two-nodes-one) shift ;;
     *)
         { echo "error: no benchmark is called '$name'; there are:"; list; } >&2
         exit 2
@@ -45,5 +47,7 @@ case $name in
         make_environment "$PWD/.cache/benchmarks/peer" onnxruntime-genai==0.18.0 "onnxruntime==$same"
         exec "$ours" $benchmarks/parity.py "$python" "$@"
         ;;
+    planner) exec "$ours" $benchmarks/planner.py "$@" ;;
+    simulation) exec "$ours" $benchmarks/simulation.py "$@" ;;
     two-nodes*) exec "$ours" $benchmarks/two_nodes.py "$name" "$@" ;;
 esac

@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 
 ROOM = Path(__file__).parents[2] / "examples" / "benchmarks"
-NAMES = ["build", "compile-70b", "compile-8b", "large-graphs", "parity", "two-nodes", "two-nodes-one"]
+NAMES = [
+    *("build", "compile-70b", "compile-8b", "large-graphs", "parity", "planner", "simulation"),
+    *("two-nodes", "two-nodes-one"),
+]
 KEYS = {"name", "value", "unit", "target", "ok", "runs", "spread", "machine", "versions", "details"}
 
 
