@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ruvrun.errors import FitError, MachineError
-from ruvrun.manifest import PACKED, RUNTIME_BYTES, Manifest
+from ruvrun.manifest import PACKED, RUNTIME_BYTES, SERVING_BYTES, Manifest
 
 _MEMINFO = Path("/proc/meminfo")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -71,7 +71,7 @@ def needs(manifest: Manifest, nodes: Sequence[str], *, context: int, streams: in
         kv = stage.kv.bytes_per_token * context * streams if stage.kv else 0
         planned = manifest.plan.of(name)
         if planned is None:
-            found.append(Need(stage.index, name, int(stage.weight_bytes * PACKED), kv, RUNTIME_BYTES))
+            found.append(Need(stage.index, name, int(stage.weight_bytes * PACKED), kv, RUNTIME_BYTES + SERVING_BYTES))
         else:
             own = planned.runtime_bytes + planned.working_bytes
             found.append(Need(stage.index, name, planned.weight_bytes, kv, own))

@@ -13,7 +13,7 @@ from ruvcompile.partition.task import Stage
 from ruvcompile.plan.choose import Choice
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.forecasts import stage_times, time_to_first
-from ruvcompile.plan.memory import usable
+from ruvcompile.plan.memory import logits_bytes, usable
 from ruvcompile.plan.nodes import Member
 from ruvcompile.plan.pace import grouping
 from ruvcompile.plan.shapes import Shape, Solution
@@ -115,14 +115,12 @@ def expected_of(desk: Desk, solution: Solution, pipeline: int, place: int) -> Ex
     stage, member = stages[place], solution.members[pipeline][place]
     share = -(-solution.streams // solution.shape.replicas)
     rows = sorted({*(each for each in (1, 2, 4, 8, 16, 32) if each <= share), share}) if facts.decoder else [1]
-    logits = sum("logits" in facts.units[item].outputs for item in stage.items) if facts.decoder else 0
-    logits *= facts.value_bytes.get("logits", 0) * rows_of(desk, solution)
     return Expected(
         node=member.name,
         rows=rows,
         ms=[round(stage_times(desk, solution, stages, each)[place], 4) for each in rows],
         weight_bytes=desk.sizes.weights(stage.items),
-        working_bytes=desk.working(stage.items) + logits,
+        working_bytes=desk.working(stage.items) + logits_bytes(facts, stage.items, rows_of(desk, solution)),
         runtime_bytes=desk.room.prices.runtime_bytes(member),
     )
 

@@ -4,9 +4,11 @@
   ``PACKED`` times their bytes;
 * key/value space at the planned context, for all sequences of the pipeline. A page of it is taken when it is first
   written, so a process that has not yet seen long sequences is smaller; what a full one takes is what has to fit;
-* activations: of a decoder, those of the largest step, a chunk of a prompt, and the logits of a step's rows; of any
-  other graph, the most that is alive at a time;
-* the process itself with its back end: as measured (``Overhead.runtime_bytes``), else ``RUNTIME_BYTES``.
+* activations: of a decoder, those of the largest step, a chunk of a prompt, and the logits of a step's rows with what
+  sampling makes of them; of any other graph, the most that is alive at a time. A back end takes its memory in pieces
+  that double, and gives none back: ``ARENA`` times as much;
+* the process itself with its back end: as measured (``Overhead.runtime_bytes``), else ``RUNTIME_BYTES``; and what
+  serving adds to it (``SERVING_BYTES``).
 
 The partition adds up what items need; what is alive at a time is no sum, so every stage is given what the largest step
 of the whole model needs.
@@ -28,6 +30,12 @@ from ruvrun.manifest import PACKED
 
 CHUNK = 256
 """Tokens of a prompt that the engine puts into one step."""
+
+ARENA = 2
+"""Memory that is taken for what is alive. Measured with a detector at four sizes from 224 to 960 pixels: 2.0 to 2.4."""
+
+LOGITS = 10
+"""Bytes at a time for each byte of logits, those of sampling included."""
 
 
 def usable(facts: Facts, member: Member, scene: Scene) -> int:
@@ -70,10 +78,9 @@ class Sizes:
     def items(self, streams: int, rows: int) -> tuple[int, ...]:
         """Bytes of each unit: its own weights, its key/value space, and its logits."""
         facts, tokens = self._facts, self._facts.context * streams
-        logits = facts.value_bytes.get("logits", 0) if facts.decoder else 0
         return tuple(
-            int(own) + state * tokens + (logits * rows if "logits" in unit.outputs else 0)
-            for own, state, unit in zip(self._own, facts.state_bytes, facts.units, strict=True)
+            int(own) + state * tokens + logits_bytes(facts, (number,), rows)
+            for number, (own, state) in enumerate(zip(self._own, facts.state_bytes, strict=True))
         )
 
     def weights(self, items: Collection[int]) -> int:
@@ -97,7 +104,17 @@ def _packed(room: Room) -> list[float]:
 def activation_bytes(facts: Facts, items: Collection[int] | None = None) -> int:
     """The most that is alive at a time while some units are computed (None: all), inputs and results included."""
     names = None if items is None else frozenset(name for item in items for name in facts.units[item].nodes)
-    return _alive(facts.program.model, facts.value_bytes, names) * (CHUNK if facts.decoder else 1)
+    sizes = facts.value_bytes
+    if facts.decoder:
+        sizes = {**sizes, "logits": 0}  # which are made for the rows that are sampled only
+    return ARENA * _alive(facts.program.model, sizes, names) * (CHUNK if facts.decoder else 1)
+
+
+def logits_bytes(facts: Facts, items: Collection[int], rows: int) -> int:
+    """What so many rows of logits take where they are made and sampled; nothing elsewhere."""
+    if not facts.decoder or not any("logits" in facts.units[item].outputs for item in items):
+        return 0
+    return LOGITS * rows * facts.value_bytes.get("logits", 0)
 
 
 def _alive(model: ir.Model, sizes: Mapping[str, int], names: frozenset[str] | None) -> int:

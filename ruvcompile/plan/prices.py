@@ -18,7 +18,7 @@ from ruvcompile.partition.task import Hop
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.nodes import Member
 from ruvrun.costs import Overhead, UnitCost
-from ruvrun.manifest import RUNTIME_BYTES
+from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES
 
 _Row = TypeVar("_Row", UnitCost, Overhead)
 
@@ -88,7 +88,7 @@ class Prices:
 
     def runtime_bytes(self, member: Member) -> int:
         """What a stage's process takes without its weights."""
-        return self.overhead(member, member.beside).runtime_bytes or RUNTIME_BYTES
+        return (self.overhead(member, member.beside).runtime_bytes or RUNTIME_BYTES) + SERVING_BYTES
 
     def hop(self, sender: Member, receiver: Member) -> Hop:
         """The way from one process to another: as the fleet file says, else as measured, else assumed.

@@ -58,10 +58,10 @@ class Solution:
         """The items of each stage."""
         return tuple(stage.items for stage in self.pipelines[0])
 
-    def value(self, objective: str) -> tuple[float, float, int]:
-        """What is to be large; of equal ones what uses fewer nodes."""
+    def value(self, objective: str) -> tuple[float, int, float]:
+        """What is to be large; of equal ones what uses fewer nodes, then what is better at the other."""
         first, second = (self.single, self.rate) if objective == "latency" else (self.rate, self.single)
-        return rounded(first), rounded(second), -self.shape.nodes
+        return rounded(first), -self.shape.nodes, rounded(second)
 
 
 def rounded(value: float) -> float:

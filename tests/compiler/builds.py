@@ -12,7 +12,7 @@ from ruvcompile import compile as steps
 from ruvcompile.options import Options, resolve
 from ruvcompile.progress import Silent
 from ruvrun.bundle import StageSpec, verify_bundle
-from ruvrun.costs import CostTable, dump_costs
+from ruvrun.costs import CostTable, Overhead, dump_costs
 from ruvrun.manifest import Manifest, load_manifest
 
 
@@ -52,12 +52,20 @@ def check_whole(output: Path) -> tuple[Manifest, list[StageSpec]]:
 
 
 def write_costs(path: Path, table: CostTable, ms: Mapping[str, float]) -> Path:
-    """A copy of ``table`` in which units of these labels cost this much a row, and all others 1 ms, and nothing else
-    costs anything.
+    """A copy of ``table`` in which units of these labels cost this much a row, and all others 1 ms, whoever works
+    beside them, and nothing else costs anything.
     """
     rows = [
-        msgspec.structs.replace(row, ms=ms.get(row.label, 1.0), ms_per_token=0.1, curve=[], resident_bytes=0)
-        for row in table.unit
+        msgspec.structs.replace(
+            row, ms=ms.get(row.label, 1.0), ms_per_token=0.1, curve=[], resident_bytes=0, beside=beside
+        )
+        for row in {(row.key, row.target, row.threads): row for row in table.unit}.values()
+        for beside in (1, 2, 3)
     ]
-    path.write_bytes(dump_costs(msgspec.structs.replace(table, unit=rows, overhead=[], stage=[], link=[])))
+    empty = [
+        Overhead(kind=row.kind, target=row.target, backend=row.backend, threads=row.threads, beside=beside, source=0)
+        for row in table.overhead[:1]
+        for beside in (1, 2, 3)
+    ]
+    path.write_bytes(dump_costs(msgspec.structs.replace(table, unit=rows, overhead=empty, stage=[], link=[])))
     return path

@@ -15,7 +15,7 @@ from ruvcompile.fleet import Link, Place, Wanted
 from ruvcompile.plan.pick import pick
 from ruvcompile.program import Program
 from ruvrun.costs import LinkCost
-from ruvrun.manifest import PACKED, RUNTIME_BYTES
+from ruvrun.manifest import PACKED, RUNTIME_BYTES, SERVING_BYTES
 from tests.compiler.planned import facts_of, fleet, names, node, plan_of, shape_of, table
 from tests.decoders import tiny_program
 
@@ -33,7 +33,9 @@ def program(tmp_path_factory) -> Program:
 
 def small(name: str, layers: float, streams: int, **more: object) -> object:
     """A node with room for the keys and values of so many layers, for so many sequences of 256 tokens."""
-    return node(name, memory=RUNTIME_BYTES + (4 << 20) + int(layers * PER_LAYER * 256 * streams), **more)
+    return node(
+        name, memory=RUNTIME_BYTES + SERVING_BYTES + (4 << 20) + int(layers * PER_LAYER * 256 * streams), **more
+    )
 
 
 def rate(plan) -> float:
@@ -69,7 +71,9 @@ def test_for_one_user_one_node_is_enough(program) -> None:
 def test_a_model_that_two_nodes_hold_is_two_pipelines_of_two(program) -> None:
     costs = table(program, {"pi5": 1.0}, resident=3000)
     weights = 3000 * sum(facts_of(program, fleet(node("a")), costs).weight_bytes.values())
-    nodes = [node(f"n{number}", memory=RUNTIME_BYTES + (8 << 20) + int(0.7 * weights)) for number in range(4)]
+    nodes = [
+        node(f"n{number}", memory=RUNTIME_BYTES + SERVING_BYTES + (8 << 20) + int(0.7 * weights)) for number in range(4)
+    ]
     plan = plan_of(program, fleet(*nodes), costs, streams=8)
     assert shape_of(plan) == (2, 2)
     assert "does not fit on one node" in plan.figures["verdict"]

@@ -24,6 +24,7 @@ from ruvrun.manifest.nodes import LOCAL, Address, HeadAddress, Nodes, dump_nodes
 from ruvrun.manifest.nouns import (
     PACKED,
     RUNTIME_BYTES,
+    SERVING_BYTES,
     Head,
     KeyValue,
     Node,
@@ -142,6 +143,7 @@ __all__ = [
     "PACKED",
     "PROTOCOL",
     "RUNTIME_BYTES",
+    "SERVING_BYTES",
     "Address",
     "Expected",
     "Head",
