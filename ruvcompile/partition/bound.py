@@ -15,7 +15,8 @@ sum n[t] p[t] = 1, and q[t] >= 0 of memory,
 
 so a solver's answer is only a proposal for p and q, whose bound is computed here, and rounding errors of the solver
 can make it weaker, never wrong. Items that are equal on every kind are one row. With one kind and room for all no
-solver is needed. For latency the sum of all times stands in place of B, and p[t] is 1.
+solver is needed, nor where the search itself proves its result: there the bound is only where it begins. For latency
+the sum of all times stands in place of B, and p[t] is 1.
 """
 
 from __future__ import annotations
@@ -61,8 +62,11 @@ def rows_of(task: Task) -> Rows:
     return Rows(number.astype(np.float64), rows[:, :-1], rows[:, -1], room, float(size.sum() + once))
 
 
-def lower_bound(task: Task, rows: Rows, nodes: Nodes) -> float:
-    """A value that no partition over exactly ``nodes`` (of each kind) beats; infinite where there is none."""
+def lower_bound(task: Task, rows: Rows, nodes: Nodes, *, solver: bool) -> float:
+    """A value that no partition over exactly ``nodes`` (of each kind) beats; infinite where there is none.
+
+    Without ``solver`` it is that of simple prices: time costs on each kind what all work takes there, inverted.
+    """
     used = [kind for kind, number in enumerate(nodes) if number]
     counts = np.array([nodes[kind] for kind in used], np.float64)
     stage = np.array([task.kinds[kind].stage_ms for kind in used])
@@ -73,15 +77,23 @@ def lower_bound(task: Task, rows: Rows, nodes: Nodes) -> float:
     free = bool((room >= rows.total_bytes).all())
     if task.objective == "latency":
         plain = float((fastest * rows.number).sum() + counts @ stage)
-        if free:
+        if free or not solver:
             return plain * _CAREFUL
         prices = _solved(ms, rows, counts, room, stage, throughput=False)
         return max(plain, _dual(np.ones(len(used)), prices[1], ms, rows, counts, room, stage)) * _CAREFUL
     whole = float((ms + stage).min(1, initial=np.inf).max(initial=0.0))
     if len(used) == 1 and free:
         return max(whole, float((fastest * rows.number).sum() / counts[0] + stage[0])) * _CAREFUL
-    prices = _solved(ms, rows, counts, room, stage, throughput=True)
+    none = np.zeros(len(used))
+    prices = _solved(ms, rows, counts, room, stage, throughput=True) if solver else (_simple(ms, rows, counts), none)
     return max(whole, _dual(*prices, ms, rows, counts, room, stage)) * _CAREFUL
+
+
+def _simple(ms: Floats, rows: Rows, counts: Floats) -> Floats:
+    total = (np.where(np.isfinite(ms), ms, 0.0) * rows.number[:, None]).sum(0)
+    prices = 1 / np.maximum(total, total.max(initial=0.0) * 1e-9 + 1e-300)
+    even: Floats = prices / (prices @ counts)
+    return even
 
 
 def _dual(time: Floats, memory: Floats, ms: Floats, rows: Rows, counts: Floats, room: Floats, stage: Floats) -> float:

@@ -76,7 +76,10 @@ def _answered(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partitio
     ground = ground_of(task, _room(questions))
     fields = fields_of(ground.task, ground.lattice, fewest)
     rows = rows_of(task)
-    simple = [min(lower_bound(task, rows, nodes) for nodes in question) for question in questions]
+    bounds = {
+        nodes: lower_bound(task, rows, nodes, solver=not ground.whole) for question in questions for nodes in question
+    }
+    simple = [min(bounds[nodes] for nodes in question) for question in questions]
     loose = _Answers(Search(fields, fields.loose), questions, simple)
     answers: list[Partition | None] = []
     again: list[int] = []
