@@ -129,7 +129,7 @@ def test_the_large_node_is_the_dear_one(tmp_path) -> None:
     assert (large.target, large.backend, large.threads, large.beside) == ("host", "onnxruntime", 1, 3)
     assert (large.weight_bytes, small.weight_bytes) == (512 * 512 * 4, 512 * 2 * 4)
     assert [row.key for row in (large, small)] == [unit.key for unit in sheet.unit]
-    assert told[-1] == ("profile", 2, 2)
+    assert told[-1] == ("run", 2, 2)
 
 
 def test_a_stage_without_inputs_is_refused(tmp_path) -> None:

@@ -46,7 +46,7 @@ ROWS = "logit_rows"
 LOGITS = "logits"
 POSITIONS = "position_ids"
 _WINDOWS_KEPT = 256
-_WORTH_HUGE_PAGES = 8 << 20
+WORTH_HUGE_PAGES = 8 << 20
 
 
 @dataclass
@@ -194,7 +194,7 @@ def load_decoder(
 def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> OnnxGraph:
     """Load a stage of a graph."""
     session = open_session(directory / spec.model, threads=threads, spinning=False)
-    if sum(file.bytes for file in spec.files) >= _WORTH_HUGE_PAGES:
+    if sum(file.bytes for file in spec.files) >= WORTH_HUGE_PAGES:
         use_huge_pages()
     return OnnxGraph(session)
 

@@ -6,6 +6,9 @@ divided among the nodes by the profile's shares, so that all nodes together cost
 is the median of several profiled runs: whom the machine interrupts once, for as long as a hundred kernels take, is
 not dear for that. ``attribution`` says which node a kernel belongs to.
 
+Both are of one session, which is profiled first and then no more: loading a graph of very many nodes takes longer than
+all its runs.
+
 A graph is called with one thing at a time, so there is no curve over rows and no chunk.
 """
 
@@ -27,8 +30,10 @@ from ruvrun.bundle import StageSpec
 from ruvrun.costs import UnitCost
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, MachineError
-from ruvrun.executors import GraphExecutor, load_graph
+from ruvrun.executors import GraphExecutor
 from ruvrun.executors.graph import OnnxGraph
+from ruvrun.executors.onnxruntime import WORTH_HUGE_PAGES
+from ruvrun.executors.pages import use_huge_pages
 from ruvrun.executors.sessions import open_session
 from ruvrun.npz import read_npz
 from ruvrun.profile.attribution import Attribution, Event
@@ -77,11 +82,19 @@ def measure_graph(
         InputError: the stage does not load, or does not run on its own inputs.
     """
     inputs = graph_inputs(directory, spec)
-    total, spread = time_whole(load_graph(directory, spec, threads=conditions.threads), inputs, conditions)
-    tell("run", 1, 2)
-    nodes = Attribution(sheet.node)
-    runs = [nodes.divide(events) for events in _profile(directory, spec, inputs, conditions.threads, len(sheet.node))]
-    tell("profile", 2, 2)
+    with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
+        profile = Path(folder) / "profile"
+        session = open_session(directory / spec.model, threads=conditions.threads, spinning=False, profile=profile)
+        if sum(file.bytes for file in spec.files) >= WORTH_HUGE_PAGES:  # as when it serves
+            use_huge_pages()
+        executor = OnnxGraph(session)
+        for _ in range(1 + max(LEAST_PROFILED_RUNS, min(PROFILED_RUNS, PROFILED_EVENTS // max(1, len(sheet.node))))):
+            executor.run(inputs)
+        nodes = Attribution(sheet.node)
+        runs = [nodes.divide(events) for events in _events(Path(session.end_profiling()))]
+    tell("profile", 1, 2)
+    total, spread = time_whole(executor, inputs, conditions)
+    tell("run", 2, 2)
     costs = by_key(sheet, shared(total, runs))
     distinct = {unit.key: unit for unit in reversed(sheet.unit)}
     return [
@@ -138,21 +151,6 @@ def _roughness(times: Sequence[float]) -> float:
     """How far the median may be from the true one, relative to it: its standard error where times spread as usual."""
     low, middle, high = np.quantile(times, (0.25, 0.5, 0.75))
     return float(0.93 * (high - low) / middle / math.sqrt(len(times)))
-
-
-def _profile(
-    directory: Path, spec: StageSpec, inputs: Mapping[str, Value], threads: int, nodes: int
-) -> list[list[Event]]:
-    """The kernels of each profiled run, in the order in which they ran."""
-    count = max(LEAST_PROFILED_RUNS, min(PROFILED_RUNS, PROFILED_EVENTS // max(1, nodes)))
-    with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
-        session = open_session(
-            directory / spec.model, threads=threads, spinning=False, profile=Path(folder) / "profile"
-        )
-        executor = OnnxGraph(session)
-        for _ in range(1 + count):
-            executor.run(inputs)
-        return _events(Path(session.end_profiling()))
 
 
 def _events(trace: Path) -> list[list[Event]]:

@@ -29,6 +29,9 @@ from ruvrun.profile.sheet import Sheet, load_sheet
 _HERE = "host"
 """The target whose stages are processes of one machine; those of any other talk over a network."""
 
+MOST_NODES = 5000
+"""Of a graph whose overhead is measured: a larger one takes long to load again, and its calls long beside that."""
+
 NOISY = 0.2
 """A spread above this is told."""
 
@@ -129,7 +132,7 @@ def profile(
     worst = max((row.spread for row in rows.values()), default=0.0)
     if worst > NOISY:
         notes.append(f"noisy: steps spread by {100 * worst:.0f} % here; measure again when less runs on this machine")
-    if not overheads:
+    if not any(segment.spec.first and segment.spec.last for segment in stages):
         notes.append(
             "no stage here is a whole model, so what a step costs beside its units was not measured: use a probe"
         )
@@ -148,7 +151,7 @@ def _measure(
     if spec.kind == "graph":
         inputs = {name: value for name, value in graph.graph_inputs(directory, spec).items() if value is not None}
     overhead, count = None, None
-    if spec.first and spec.last:
+    if spec.first and spec.last and len(sheet.node) <= MOST_NODES:
         with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
             alone = stand_alone(directory, spec, Path(folder), context=sheet.context, network=segment.network)
             overhead, count = measure_overhead(alone, conditions, network=segment.network, inputs=inputs, tell=tell)
