@@ -6,12 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ruvcompile.partition import Hop, Kind, Partition, Stage, Task, Value, best, evaluate, frontier, objections
+from ruvcompile.partition import Hop, Kind, Partition, Stage, Task, Value, best, evaluate, frontier, objections, solve
+from ruvcompile.partition.bound import lower_bound, rows_of
 from tests.partitions import Exhaustive
 from tests.strategies import tasks
 
 QUICK = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-LONG = settings(max_examples=6000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LONG = settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 STAGES = st.integers(1, 3)
 
 
@@ -103,6 +104,39 @@ def test_what_trying_everything_leaves_out_has_an_objection(task: Task, data: st
     exhaustive = Exhaustive(task)
     possible = [exhaustive.stages(kinds, cuts) for kinds, cuts in exhaustive.all(len(parts))]
     assert (stages in possible) == (objections(task, stages) == [])
+
+
+@given(tasks(shared=True), STAGES)
+@settings(QUICK, max_examples=150)
+def test_no_partition_beats_the_bound_with_a_solver_or_without(task: Task, stages: int) -> None:
+    rows = rows_of(task)
+    for nodes, (value, _) in Exhaustive(task).best(stages).items():
+        simple, solved = (lower_bound(task, rows, nodes, solver=solver) for solver in (False, True))
+        assert 0 <= simple <= value + 1e-9
+        assert 0 <= solved <= value + 1e-9
+
+
+def test_the_bound_counts_what_little_memory_makes_slow() -> None:
+    """The fast node has room for half of the items; the slow one must do the rest."""
+    times = (1.0,) * 4
+    kinds = (Kind(1, times, memory=2), Kind(1, (9.0,) * 4))
+    task = chain(times, kinds)
+    rows = rows_of(task)
+    assert lower_bound(task, rows, (1, 1), solver=False) == pytest.approx(3.6)
+    assert lower_bound(task, rows, (1, 1), solver=True) == pytest.approx(18.0)
+
+
+@given(tasks(shared=True), STAGES, st.integers(2, 9))
+@settings(QUICK, max_examples=150)
+def test_a_contracted_search_fits_and_its_bound_is_true(task: Task, stages: int, most: int) -> None:
+    wanted = Exhaustive(task).best(stages)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve, "_MOST", most)
+        patch.setattr(solve, "_FEWEST", most)
+        found = frontier(task, stages)
+    for nodes, partition in found.items():
+        assert objections(task, partition.stages) == []
+        assert partition.bound_ms <= wanted[nodes][0] + 1e-9 <= partition.value_ms + 2e-9
 
 
 def chain(times: tuple[float, ...], kinds: tuple[Kind, ...], **more: object) -> Task:

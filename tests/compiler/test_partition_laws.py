@@ -12,7 +12,7 @@ from ruvcompile.partition import UNLIMITED, Kind, Partition, Task, best, frontie
 from tests.strategies import tasks
 
 QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-LONG = settings(QUICK, max_examples=3000)
+LONG = settings(QUICK, max_examples=1000)
 
 
 def value(partition: Partition | None) -> float:
