@@ -154,11 +154,12 @@ def test_a_slow_link_moves_the_cut(tmp_path) -> None:
     costs = write_costs(tmp_path / "even.toml", load_costs(tmp_path / "dist" / "costs.toml"), {"first": 2.0})
     tables = "".join(f'[[node]]\nname = "{n}"\ntarget = "host"\naddress = "{n}"\nthreads = 1\n' for n in "ab")
     (tmp_path / "fleet.toml").write_text(tables + '[[link]]\nbandwidth = "1Mbit"\n')
-    fast = plan(model, tmp_path, costs=(str(costs),), fleet=_one_thread(tmp_path / "local.toml"))
-    slow = plan(model, tmp_path, costs=(str(costs),), fleet=str(tmp_path / "fleet.toml"))
+    fast = plan(model, tmp_path, costs=(str(costs),), fleet=_one_thread(tmp_path / "local.toml"), stages=2)
+    slow = plan(model, tmp_path, costs=(str(costs),), fleet=str(tmp_path / "fleet.toml"), stages=2)
     assert [stage["predicted_ms"] for stage in fast["stages"]] == [2.0, 2.0]
     assert slow["stages"][0]["cut_bytes"] == 100 * 8 * 4
-    assert slow["stages"][0]["predicted_ms"] == pytest.approx(3.0 + 100 * 8 * 4 / 125)
+    assert slow["stages"][0]["predicted_ms"] == 3.0
+    assert slow["bottleneck_ms"] == pytest.approx(100 * 8 * 4 / 125), "the link is the slowest"
 
 
 def _one_thread(path: Path) -> str:
