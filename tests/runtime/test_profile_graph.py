@@ -9,11 +9,11 @@ from onnx import TensorProto, helper
 
 from ruvcompile.lower.sheet import sheet_node
 from ruvrun.errors import InputError, MachineError
-from ruvrun.profile import graph
+from ruvrun.profile import graph, table
 from ruvrun.profile.attribution import Attribution, Event
 from ruvrun.profile.conditions import Conditions
 from ruvrun.profile.graph import by_key, measure_graph, shared
-from ruvrun.profile.sheet import Sheet, SheetUnit
+from ruvrun.profile.sheet import Sheet, SheetUnit, load_sheet
 from tests.graphs import make_model, program_of, tensor, weight
 from tests.stages import write_graph
 
@@ -150,3 +150,17 @@ def test_a_profile_that_was_cut_off_is_told(tmp_path) -> None:
     with pytest.raises(MachineError) as caught:
         graph._events(tmp_path / "trace.json")
     assert caught.value.ref == "trace-cut-off"
+
+
+def test_a_graph_of_very_many_nodes_is_not_loaded_again_for_its_overhead(tmp_path, monkeypatch) -> None:
+    program = program_of(make_model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", [2])], [tensor("y", [2])]))
+    directory, _, _ = write_graph(program, {"x": np.ones(2, np.float32)}, tmp_path)
+    monkeypatch.setattr(table, "MOST_NODES", 0)
+    monkeypatch.setattr(table, "measure_overhead", None)
+    with table.segments(directory) as (_, stages):
+        found = table.profile(stages, Conditions(seconds=0.2), model="net")
+    assert [row.label for row in found.table.unit] == [
+        unit.label for unit in load_sheet(directory, stages[0].spec).unit
+    ]
+    assert found.table.overhead == []
+    assert not any("use a probe" in note for note in found.notes)
