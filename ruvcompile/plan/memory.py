@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from ruvcompile.partition.task import Shared
+from ruvcompile.passes.pieces import stays
 from ruvcompile.passes.scope import reads
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
@@ -105,8 +106,8 @@ def activation_bytes(facts: Facts, items: Collection[int] | None = None) -> int:
     """The most that is alive at a time while some units are computed (None: all), inputs and results included."""
     names = None if items is None else frozenset(name for item in items for name in facts.units[item].nodes)
     sizes = facts.value_bytes
-    if facts.decoder:
-        sizes = {**sizes, "logits": 0}  # which are made for the rows that are sampled only
+    if facts.decoder:  # key/value space is counted by itself, and logits are made for the rows that are sampled only
+        sizes = {**sizes, "logits": 0} | dict.fromkeys(stays(facts.program), 0)
     return ARENA * _alive(facts.program.model, sizes, names) * (CHUNK if facts.decoder else 1)
 
 
