@@ -7,7 +7,7 @@
 5. ``figures``, ``away``, ``timeline``   what that means
 
 **Why no simulation library.** The same model in simpy 4.1.2 (a process for every stage and every direction of a link,
-joined by stores) took 84 microseconds of a core for each step of four stages, and 4.5 here: 1,000 nodes that serve
+joined by stores) took 84 microseconds of a core for each step of four stages, and 4.4 here: 1,000 nodes that serve
 100,000 requests of about 128 tokens take 7 million steps, which would be ten minutes. Nearly all of it were events that
 decide nothing: a message that leaves a server finds its way by a maximum and a sum (``ring``). What is left is one
 event for each step, and a heap of the standard library holds those.

@@ -6,9 +6,10 @@ longest; prompts in chunks, the oldest request first, with a decode step between
 window of twice as many steps as stages. The engine itself handles tokens, messages and numbers that a simulation has no
 use for. That both send the same steps at the same times is tested.
 
-Measured with 100,000 requests of about 128 tokens to 1,000 nodes, four stages in each pipeline and eight streams, which
-are 7 million steps: with these rules 33 s on one core, with the engine's own ``Scheduler`` in their place 54 s, with
-the whole engine 83 s.
+Measured with 2,000 requests of about 128 tokens to 40 nodes, four stages in each pipeline and eight streams, which are
+140,000 steps: with these rules a simulation takes 4.3 microseconds of a core for each step, with the engine's own
+``Scheduler`` in their place 5.9, with the whole engine 11.9. A large fleet misses the caches more, and took 54 s for
+100,000 requests with that ``Scheduler``.
 """
 
 from __future__ import annotations
