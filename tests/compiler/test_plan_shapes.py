@@ -199,10 +199,12 @@ def test_what_would_make_it_fit_does(program) -> None:
         plan_of(program, fleet(*nodes), costs, streams=1000)
     assert error.value.ref == "fleet-memory-short"
     ways = (error.value.hint or "").split(" or ")
-    assert [way.split()[0] for way in ways] == ["--context", "--streams", "1"], "it is int4 already"
+    assert [way.split()[0] for way in ways] == ["--context", "--streams", "2"], "it is int4 already"
     plan_of(program, fleet(*nodes), costs, streams=1000, context=int(ways[0].split()[1]))
     plan_of(program, fleet(*nodes), costs, streams=int(ways[1].split()[1]))
-    plan_of(program, fleet(*nodes, small("c", 1, 1000)), costs, streams=1000)
+    plan_of(program, fleet(*nodes, small("c", 1, 1000), small("d", 1, 1000)), costs, streams=1000)
+    with pytest.raises(FitError):
+        plan_of(program, fleet(*nodes, small("c", 1, 1000)), costs, streams=1000)
 
 
 def test_cuts_of_a_wrong_number(program) -> None:
