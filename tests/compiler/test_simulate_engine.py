@@ -24,6 +24,18 @@ CHUNK = 16
 Asked = tuple[float, int, int]
 
 
+def _takes(pipeline: PipelineForecast, place: int, step: Step, asked: Sequence[Asked]) -> float:
+    """How long a step keeps a server busy: even places are links, odd ones stages."""
+    count = sum(seq.count for seq in step.seqs)
+    decode = all(seq.position >= asked[seq.id][1] for seq in step.seqs)
+    if place % 2:
+        stage = pipeline.stages[place // 2]
+        return (stage.step_ms if decode else stage.chunk_ms)(count)
+    hop = pipeline.hops[place // 2]
+    carried = 1 if place == 2 * len(pipeline.stages) and not decode else count
+    return hop.ms_per_byte * hop.bytes_per_row * carried
+
+
 def by_engine(forecast: Forecast, asked: Sequence[Asked]) -> list[list[float]]:
     """When each token of each request comes, by the real engine and servers that have an event for all they do."""
     (pipeline,) = forecast.pipelines
@@ -39,22 +51,11 @@ def by_engine(forecast: Forecast, asked: Sequence[Asked]) -> list[list[float]]:
     def plan(at: float, kind: str, what: Any) -> None:
         heapq.heappush(events, (at, next(numbers), kind, what))
 
-    def takes(place: int, step: Step) -> float:
-        count = sum(seq.count for seq in step.seqs)
-        decode = count == len(step.seqs) and step.seqs[0].position >= len_of[step.seqs[0].id]
-        if place % 2:
-            stage = pipeline.stages[place // 2]
-            return (stage.step_ms if decode else stage.chunk_ms)(count)
-        hop = pipeline.hops[place // 2]
-        carried = 1 if place == len(queues) - 1 and not decode else count
-        return hop.ms_per_byte * hop.bytes_per_row * carried
-
     def begin(place: int, now: float) -> None:
         if busy[place] is None and queues[place]:
             step = busy[place] = queues[place].popleft()
-            plan(now + takes(place, step), "done", place)
+            plan(now + _takes(pipeline, place, step, asked), "done", place)
 
-    len_of = {number: prompt for number, (_, prompt, _) in enumerate(asked)}
     for number, (at, prompt, answer) in enumerate(asked):
         request = Request(number, (1,) * prompt, answer, Sampling(0.0, 1.0, 0), frozenset())
         plan(at, "asked", request)
