@@ -15,7 +15,7 @@ from ruvrun.errors import InputError
 from ruvrun.manifest import KeyValue
 from ruvrun.profile import decoder
 from ruvrun.profile.conditions import Conditions
-from ruvrun.profile.decoder import Place, ground
+from ruvrun.profile.places import STATE_BYTES, Ground, Place, ground
 from ruvrun.profile.sheet import UNITS, load_sheet
 from tests.decoders import tiny_program
 from tests.runtime.profiles import write_sheeted
@@ -50,7 +50,7 @@ def test_a_large_state_is_measured_with_less_of_it() -> None:
     spec = spec_of(16, 64, 128)
     assert spec.kv is not None
     where = ground(spec, 8192)
-    assert where.slots * where.filled * spec.kv.bytes_per_token <= decoder.STATE_BYTES
+    assert where.slots * where.filled * spec.kv.bytes_per_token <= STATE_BYTES
     assert {place.tokens for place in where.places} >= {1, 32, 128}
 
 
@@ -59,7 +59,7 @@ def test_an_exported_decoder_has_rows_one_after_the_other() -> None:
     assert {place.rows for place in where.places} == {1, 2}
 
 
-def measure(program: Program, folder: Path) -> tuple[list[UnitCost], decoder.Ground, dict[str, int]]:
+def measure(program: Program, folder: Path) -> tuple[list[UnitCost], Ground, dict[str, int]]:
     ((directory, spec),) = write_sheeted(program, folder)
     sheet = load_sheet(directory, spec)
     where = ground(spec, sheet.context)
@@ -71,13 +71,13 @@ def measure(program: Program, folder: Path) -> tuple[list[UnitCost], decoder.Gro
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[UnitCost], decoder.Ground, dict[str, int]]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[UnitCost], Ground, dict[str, int]]:
     folder = tmp_path_factory.mktemp("measured")
     return measure(tiny_program(folder, layers=3), folder)
 
 
 def test_every_unit_has_a_row_and_equal_ones_share_it(
-    measured: tuple[list[UnitCost], decoder.Ground, dict[str, int]],
+    measured: tuple[list[UnitCost], Ground, dict[str, int]],
 ) -> None:
     rows, where, count = measured
     assert sorted(row.label for row in rows) == ["embed", "head", "layers.*.attn", "layers.*.mlp"]
@@ -100,10 +100,10 @@ def test_units_add_up_to_the_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     sizes: dict[Place, float] = {}
     original = decoder._sizes
 
-    def spy(*args: object) -> dict[Place, list[float]]:
-        found = original(*args)  # type: ignore[arg-type]  # handed on as it came
+    def spy(*args: object) -> tuple[dict[Place, list[float]], float]:
+        found, noise = original(*args)  # type: ignore[arg-type]  # handed on as it came
         sizes.update({place: sorted(times)[len(times) // 2] for place, times in found.items() if len(times) % 2})
-        return found
+        return found, noise
 
     monkeypatch.setattr(decoder, "_sizes", spy)
     rows, _, count = measure(tiny_program(tmp_path, layers=2), tmp_path)

@@ -71,3 +71,10 @@ def test_shares_add_up_to_the_size(run: dict[tuple[str, str], float], size: floa
     assert all(value > 0 for value in found.values())
     ordered = sorted(run, key=lambda name: run[name])
     assert all(found[a] <= found[b] * (1 + 1e-9) for a, b in pairwise(ordered)), "in their order"
+
+
+def test_kernels_that_are_long_because_the_machine_is_busy_are_long_each_by_its_own_length() -> None:
+    """Twice as long by the clock, and a profiler that takes 0.01 ms in all: no small kernel vanishes."""
+    found = net([{("large", "MatMul"): 2005.0, ("small", "Add"): 205.0}] * 3, 1.1, 1.11)
+    assert found["small", "Add"] == pytest.approx(0.1)
+    assert found["large", "MatMul"] == pytest.approx(1.0)

@@ -22,6 +22,7 @@ from ruvrun.profile import decoder
 from ruvrun.profile.children import child, kept
 from ruvrun.profile.conditions import Conditions
 from ruvrun.profile.graph import graph_inputs
+from ruvrun.profile.places import ground
 from ruvrun.profile.sheet import load_sheet
 
 PATIENCE = 120.0
@@ -88,7 +89,7 @@ def _turns(directory: Path, spec: StageSpec, threads: int) -> list[Callable[[], 
     if spec.kind == "graph":
         executor, inputs = load_graph(directory, spec, threads=threads), graph_inputs(directory, spec)
         return [lambda: executor.run(inputs)]
-    where = decoder.ground(spec, load_sheet(directory, spec).context)
+    where = ground(spec, load_sheet(directory, spec).context)
     loaded = decoder.load(directory, spec, where, threads)
     given = decoder.inputs_of(spec, where.slots)
     steps = [place for place in where.places if place.tokens == 1 and place.depth == where.usual.depth]

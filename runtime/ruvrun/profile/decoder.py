@@ -30,56 +30,22 @@ import numpy as np
 
 from ruvrun.bundle import StageSpec
 from ruvrun.costs import NodeCost, Point, UnitCost
-from ruvrun.executors import Array, Span
+from ruvrun.executors import Array
 from ruvrun.executors.onnxruntime import OnnxDecoder, load_decoder
 from ruvrun.executors.sessions import open_session
 from ruvrun.executors.stateful import StatefulDecoder
 from ruvrun.machine import forget_peak, peak_bytes
 from ruvrun.profile.conditions import Conditions, Tell, silent
+from ruvrun.profile.places import Ground, Place
 from ruvrun.profile.sheet import Sheet
 from ruvrun.profile.steady import Case, spread, steady
 from ruvrun.profile.trace import Kernel, net, read_trace
 
-ROWS = (1, 2, 4, 8)
-DEPTHS = (16, 256, 1024)
-CHUNKS = (32, 128, 256)
 STEPS, PROMPTS = 6, 2
 """How often a step and a chunk are run at least; the longest chunk, which is nearly as long as all else, once less."""
 
 PROFILED_STEPS = 3
-STATE_BYTES = 768 << 20
-"""Of key/value space that is filled at most."""
-
-_SPARE = 32
 _Decoder = OnnxDecoder | StatefulDecoder
-
-
-class Place(NamedTuple):
-    """What is run: so many sequences with so many tokens each, behind so many others."""
-
-    rows: int
-    tokens: int
-    depth: int
-
-    @property
-    def spans(self) -> list[Span]:
-        """The step."""
-        return [Span(slot, self.depth, self.tokens, 1) for slot in range(self.rows)]
-
-
-class Ground(NamedTuple):
-    """Where a stage is measured: the places, the one that stands for all, and the key/value space they need."""
-
-    places: tuple[Place, ...]
-    usual: Place
-    chunk: Place
-    slots: int
-    context: int
-
-    @property
-    def filled(self) -> int:
-        """Positions of every slot that steps look back at."""
-        return max(place.depth for place in self.places)
 
 
 class Loaded(NamedTuple):
@@ -87,28 +53,6 @@ class Loaded(NamedTuple):
 
     executor: _Decoder
     grown: int
-
-
-def ground(spec: StageSpec, context: int) -> Ground:
-    """The places at which a stage of a model with so many positions is measured; less of all where they are few."""
-    per_token = spec.kv.bytes_per_token if spec.kv is not None else 0
-    slots = ROWS[-1] if not spec.exported else 2
-    while slots > 1 and per_token * slots * DEPTHS[0] > STATE_BYTES:
-        slots //= 2
-    most = min(context - 1, STATE_BYTES // max(1, per_token * slots) - _SPARE)
-    # Where the context is short, half of it stands for all, and its end for what is deep.
-    usual = max(0, min(DEPTHS[1], context // 2, most))
-    depths = sorted({min(DEPTHS[0], usual), usual, max(usual, min(DEPTHS[2], most))})
-    chunks = sorted({max(2, min(chunk, context)) for chunk in CHUNKS}) if context > 1 else []
-    steps = [Place(rows, 1, depth) for depth in depths for rows in ROWS if rows <= slots]
-    prompts = [Place(1, chunk, 0) for chunk in chunks]
-    late = min(depths[-1], context - chunks[0]) if chunks else 0
-    if late > 0:
-        prompts.append(Place(1, chunks[0], late))
-    common = Place(1, 1, usual)
-    chunk = prompts[min(1, len(chunks) - 1)] if prompts else common
-    longest = max(place.depth + place.tokens for place in (*steps, *prompts))
-    return Ground((*steps, *prompts), common, chunk, slots, longest)
 
 
 def load(directory: Path, spec: StageSpec, where: Ground, threads: int) -> Loaded:
@@ -134,17 +78,19 @@ def inputs_of(spec: StageSpec, count: int) -> dict[str, Array]:
     return found
 
 
-def runner(executor: _Decoder, inputs: Mapping[str, Array], place: Place) -> Callable[[], float]:
-    """A call that runs the step of ``place`` and returns its milliseconds."""
+def runner(
+    executor: _Decoder, inputs: Mapping[str, Array], place: Place, clock: Callable[[], float] = time.perf_counter
+) -> Callable[[], float]:
+    """A call that runs the step of ``place`` and returns its milliseconds by ``clock``."""
     spans = place.spans
     tensors = {name: array[: place.rows * place.tokens] for name, array in inputs.items()}
 
     def run() -> float:
         if isinstance(executor, StatefulDecoder):  # what it keeps ends where its last step did
             executor.occupy(place.rows, place.depth)
-        start = time.perf_counter()
+        start = clock()
         executor.step(spans, tensors)
-        return (time.perf_counter() - start) * 1e3
+        return (clock() - start) * 1e3
 
     return run
 
@@ -164,56 +110,82 @@ def measure_decoder(
         held: the stage, loaded; it is taken out, and let go of before the one that is profiled is loaded.
     """
     inputs = inputs_of(spec, max(place.rows * place.tokens for place in where.places))
-    sizes = _sizes(held.pop().executor, inputs, where, conditions, tell)
+    sizes, noise = _sizes(held.pop().executor, inputs, where, conditions, tell)
     gc.collect()
-    kernels = _profiled(directory, spec, inputs, where, conditions.threads, tell)
-    shares = {
-        place: net(kernels[_like(place, where, spec.exported)], statistics.median(sizes[place]))
-        for place in where.places
-    }
-    return _rows(spec, sheet, where, shares, conditions, spread(sizes[where.usual]))
+    profiled = _profiled(directory, spec, inputs, where, conditions, tell)
+    shares = {}
+    for place in where.places:
+        runs, took = profiled[_like(place, where, spec.exported)]
+        size, like = (statistics.median(sizes[each]) for each in (place, _like(place, where, spec.exported)))
+        shares[place] = net(runs, size, size * statistics.median(took) / like)
+    return _rows(spec, sheet, where, shares, conditions, noise)
+
+
+def _clock(conditions: Conditions) -> Callable[[], float]:
+    """What steps are timed by.
+
+    A single thread's own time is what it needs, also where others take its core now and then. Several threads wait for
+    each other, and have no time in common but the clock's.
+    """
+    return time.thread_time if conditions.threads == 1 else time.perf_counter
 
 
 def _sizes(
     executor: _Decoder, inputs: Mapping[str, Array], where: Ground, conditions: Conditions, tell: Tell
-) -> dict[Place, list[float]]:
-    """Milliseconds of the unprofiled steps."""
+) -> tuple[dict[Place, list[float]], float]:
+    """Milliseconds of the unprofiled steps, and how far those at the usual place spread by the clock on the wall."""
     longest = max(place.tokens for place in where.places)
+    walls: list[float] = []
+
+    def usual() -> float:
+        start = time.perf_counter()
+        ms = runs[where.usual]()
+        walls.append(time.perf_counter() - start)
+        return ms
+
+    runs = {place: runner(executor, inputs, place, _clock(conditions)) for place in where.places}
     cases = []
-    for place in where.places:
-        run = runner(executor, inputs, place)
+    for place, run in runs.items():
         if place.tokens < longest or longest == 1:
             run()  # the first one makes buffers
         least = STEPS if place.tokens == 1 else PROMPTS - (place.tokens == longest)
-        cases.append(Case(run, least))
+        cases.append(Case(usual if place == where.usual else run, least))
 
     def done(rounds: int) -> None:
         tell("steps", min(rounds, STEPS), STEPS)
 
     times = steady(cases, seconds=conditions.seconds, rough=conditions.rough, fine=conditions.fine, done=done)
-    return dict(zip(where.places, times, strict=True))
+    return dict(zip(where.places, times, strict=True)), spread(walls)
 
 
 def _profiled(
-    directory: Path, spec: StageSpec, inputs: Mapping[str, Array], where: Ground, threads: int, tell: Tell
-) -> dict[Place, list[dict[Kernel, float]]]:
-    """The kernels of some profiled steps at the places of which ``_like`` needs them."""
+    directory: Path,
+    spec: StageSpec,
+    inputs: Mapping[str, Array],
+    where: Ground,
+    conditions: Conditions,
+    tell: Tell,
+) -> dict[Place, tuple[list[dict[Kernel, float]], list[float]]]:
+    """The kernels of some profiled steps, and how long those took, at the places of which ``_like`` needs them."""
     kind = StatefulDecoder if spec.exported else OnnxDecoder
     places = dict.fromkeys(_like(place, where, spec.exported) for place in where.places)
     steps = [place for place in places if place.tokens == 1]
     order = [*(1 + PROFILED_STEPS) * steps, *(place for place in places if place.tokens > 1)]
-    found: dict[Place, list[dict[Kernel, float]]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
-        profile = Path(folder) / "trace"
-        session = open_session(directory / spec.model, threads=threads, fused=not spec.exported, profile=profile)
+        profile, fused = Path(folder) / "trace", not spec.exported
+        session = open_session(directory / spec.model, threads=conditions.threads, fused=fused, profile=profile)
         executor = kind(session, spec, context=where.context, slots=where.slots)
         executor.occupy(where.slots, where.filled)
+        took = []
         for number, place in enumerate(order):
-            runner(executor, inputs, place)()
+            took.append(runner(executor, inputs, place, _clock(conditions))())
             tell("profile", 1 + number, len(order))
-        # The first steps make buffers. A step is one run of the back end: an exported decoder's rows are not profiled.
-        for place, kernels in [*zip(order, read_trace(Path(session.end_profiling())), strict=True)][len(steps) :]:
-            found[place].append(kernels)
+        traced = read_trace(Path(session.end_profiling()))
+    found: dict[Place, tuple[list[dict[Kernel, float]], list[float]]] = {place: ([], []) for place in places}
+    # The first steps make buffers. A step is one run of the back end: an exported decoder's rows are not profiled.
+    for place, ms, kernels in [*zip(order, took, traced, strict=True)][len(steps) :]:
+        found[place][0].append(kernels)
+        found[place][1].append(ms)
     return found
 
 

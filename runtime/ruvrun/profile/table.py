@@ -22,6 +22,7 @@ from ruvrun.profile.beside import company, with_cores
 from ruvrun.profile.conditions import Conditions, Tell, silent
 from ruvrun.profile.draw import drawn, is_probe, load_probe
 from ruvrun.profile.overhead import measure_overhead
+from ruvrun.profile.places import ground
 from ruvrun.profile.provenance import provenance
 from ruvrun.profile.rates import measure_rates
 from ruvrun.profile.sheet import Sheet, load_sheet
@@ -157,7 +158,7 @@ def _measure(
             overhead, count = measure_overhead(alone, conditions, network=segment.network, inputs=inputs, tell=tell)
     if spec.kind == "graph":
         return graph.measure_graph(directory, spec, sheet, conditions, tell), overhead
-    where = decoder.ground(spec, sheet.context)
+    where = ground(spec, sheet.context)
     held = [decoder.load(directory, spec, where, conditions.threads)]
     grown = held[0].grown
     rows = decoder.measure_decoder(directory, spec, sheet, held, where, conditions, tell)

@@ -1,7 +1,8 @@
 """The profile that ONNX Runtime writes, as the time of each kernel, with the profiler's own time taken off.
 
 A profiler tells shares, not sizes: to write an event takes longer than a small kernel runs. So what all kernels of a
-run are longer than the same run without a profiler is divided by their number and taken off each (``net``).
+run are longer than the same run without a profiler is divided by their number and taken off each (``net``); but no more
+than the run itself was longer, since on a busy machine kernels are long for other reasons, and each by its own length.
 """
 
 from __future__ import annotations
@@ -44,14 +45,18 @@ def read_trace(trace: Path) -> list[dict[Kernel, float]]:
     return runs
 
 
-def net(runs: Sequence[Mapping[Kernel, float]], size_ms: float) -> dict[Kernel, float]:
+def net(
+    runs: Sequence[Mapping[Kernel, float]], size_ms: float, profiled_ms: float = float("inf")
+) -> dict[Kernel, float]:
     """Milliseconds of each kernel that add up to ``size_ms``, what the whole takes without a profiler.
 
     Args:
         runs: of the same step; a kernel's share is the median, which one interruption does not move.
+        profiled_ms: what the whole takes with the profiler.
     """
     medians = {kernel: statistics.median(run.get(kernel, 0.0) for run in runs) for kernel in runs[0]}
-    overhead = max(0.0, sum(medians.values()) - size_ms * 1e3) / len(medians)
+    longer = min(sum(medians.values()) - size_ms * 1e3, (profiled_ms - size_ms) * 1e3)
+    overhead = max(0.0, longer) / len(medians)
     shares = {kernel: max(_FLOOR, value - overhead) for kernel, value in medians.items()}
     scale = size_ms / sum(shares.values())
     return {kernel: value * scale for kernel, value in shares.items()}
