@@ -102,7 +102,7 @@ def test_what_is_measured_is_in_the_cost_table_beside_what_was(bundles, answerin
     assert (other.latency_ms, table.provenance[other.source]) == (99.0, source)
     assert 0 < link.latency_ms < 99.0
     assert table.provenance[link.source].software.startswith("ruvrun ")
-    assert [(row["sender"], row["receiver"]) for row in json.loads(done.stdout)["link"]] == [("a", "b"), ("b", "a")]
+    assert [(row["sender"], row["receiver"]) for row in json.loads(done.stdout)["links"]] == [("a", "b"), ("b", "a")]
 
 
 def test_errors_leave_with_their_code(bundles, tmp_path) -> None:
