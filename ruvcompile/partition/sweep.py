@@ -43,6 +43,7 @@ class Sweep:
         barred = fields.barred[kind]
         self._barred = barred
         count = np.zeros(lattice.count, np.int64) if barred is None else summed(lattice, barred.astype(np.int64))
+        self._count = count
         at_waist = count[lattice.bottoms]
         self._passable = at_waist[1:] == at_waist[:-1]
         """Blocks that t may hold as a whole."""
@@ -74,6 +75,26 @@ class Sweep:
             if len(self._tight):
                 self._fronts(ranks, found)
         np.maximum(found, passed, out=found)
+        return found
+
+    def best_first(self, ranks: Ranks) -> Ranks:
+        """The same where stages begin with nothing done before."""
+        found = np.full_like(ranks, -1)
+        there = self._count == 0
+        if self._limits is not None:
+            there &= self._limits.needs <= self._limits.holds[0]
+        there[0] = False
+        found[there] = ranks[0]
+        return found
+
+    def best_last(self, ranks: Ranks) -> Ranks:
+        """The same for stages that end with everything done; -1 at all other downsets."""
+        found = np.full_like(ranks, -1)
+        there = self._count == self._count[-1]
+        if self._limits is not None:
+            there &= self._limits.holds >= self._limits.needs[-1]
+        there[-1] = False
+        found[-1] = ranks[there].max(0, initial=-1)
         return found
 
     def _within(self, ranks: Ranks) -> tuple[Ranks, Ranks]:

@@ -82,7 +82,7 @@ class Search:
             mask = np.stack([opening for opening, _ in begins], axis=1)
             ranks = np.where(mask, self._ranks[kind][:, None], np.int32(-1))
             scores = fields.begins[kind][self._sorted[kind]]
-            best = self._sweeps[kind].best(ranks)
+            best = self._swept(kind, sum(states[0][0]), goals, ranks)
             none = best < 0
             time = fields.ends[kind][:, None] - scores[best]
             time[none | ~fields.legal[:, None]] = math.inf
@@ -111,7 +111,7 @@ class Search:
             ranks = np.empty(scores.shape, np.int32)
             np.put_along_axis(ranks, order, np.arange(len(scores), dtype=np.int32)[:, None], axis=0)
             ranks[~np.isfinite(scores)] = -1
-            best = self._sweeps[kind].best(ranks)
+            best = self._swept(kind, sum(states[0][0]), goals, ranks)
             begun = np.take_along_axis(order, np.maximum(best, 0), axis=0)
             took = fields.ends[kind][:, None] - np.take_along_axis(scores, begun, axis=0)
             took[(best < 0) | ~fields.legal[:, None]] = math.inf
@@ -152,6 +152,13 @@ class Search:
                 took = trial.took[earlier][downset] if trial.took else 0.0
                 found.append((float(took + hop.ms + crossing * hop.ms_per_byte) if trial.took else 0.0, earlier))
         return min(found, key=lambda each: each[0])[1]
+
+    def _swept(self, kind: int, size: int, goals: Ints, ranks: Ranks) -> Ranks:
+        """The best beginnings of stages after which ``size`` nodes are used; first and last ones need no sweep."""
+        sweep = self._sweeps[kind]
+        if size == 1:
+            return sweep.best_first(ranks)
+        return sweep.best_last(ranks) if size == int(goals.sum(1).max()) else sweep.best(ranks)
 
     def finals(self, wanted: Collection[Nodes]) -> list[State]:
         """The states in which all nodes of one of ``wanted`` are used."""
