@@ -44,7 +44,7 @@ from ruvrun.profile.trace import Kernel, net, read_trace
 STEPS, PROMPTS = 6, 2
 """How often a step and a chunk are run at least; the longest chunk, which is nearly as long as all else, once less."""
 
-PROFILED_STEPS = 3
+PROFILED_STEPS, PROFILED_PROMPTS = 5, 2
 _Decoder = OnnxDecoder | StatefulDecoder
 
 
@@ -170,7 +170,7 @@ def _profiled(
     kind = StatefulDecoder if spec.exported else OnnxDecoder
     places = dict.fromkeys(_like(place, where, spec.exported) for place in where.places)
     steps = [place for place in places if place.tokens == 1]
-    order = [*(1 + PROFILED_STEPS) * steps, *(place for place in places if place.tokens > 1)]
+    order = [*(1 + PROFILED_STEPS) * steps, *PROFILED_PROMPTS * [place for place in places if place.tokens > 1]]
     with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
         profile, fused = Path(folder) / "trace", not spec.exported
         session = open_session(directory / spec.model, threads=conditions.threads, fused=fused, profile=profile)

@@ -42,6 +42,7 @@ ROWS = (1, 4)
 ROUNDS = 16
 REPEATS = 2
 CALLS = 24
+QUICKEST = 0.05
 
 _FRAMES = (4 << 10, 256 << 10)
 _SENT = 40
@@ -112,9 +113,9 @@ def fit(seen: Sequence[Rounds], count: Count, carried_ms: float = 0.0) -> dict[s
     for rows in sorted({rounds.rows for rounds in seen}):
         of = [rounds for rounds in seen if rounds.rows == rows]
         steps = steps_of(count.ticks, rows)
-        # A round that waits for a core that others use has no longer way: quick rounds and quick steps are looked at.
+        # A round that waits for a core that others use has no longer way: of rounds and steps the quickest count.
         quick, inside = (
-            float(np.quantile(times, 0.25)) for times in ([ms for r in of for ms in r.ms], steps.inside_ms)
+            float(np.quantile(times, QUICKEST)) for times in ([ms for r in of for ms in r.ms], steps.inside_ms)
         )
         heads = statistics.median(ms for rounds in of for ms in rounds.head_ms)
         beside = statistics.median(steps.beside_ms)

@@ -8,7 +8,6 @@ than the run itself was longer, since on a busy machine kernels are long for oth
 from __future__ import annotations
 
 import json
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,12 +50,12 @@ def net(
     """Milliseconds of each kernel that add up to ``size_ms``, what the whole takes without a profiler.
 
     Args:
-        runs: of the same step; a kernel's share is the median, which one interruption does not move.
+        runs: of the same step; of each kernel the shortest counts, as no interruption makes one shorter.
         profiled_ms: what the whole takes with the profiler.
     """
-    medians = {kernel: statistics.median(run.get(kernel, 0.0) for run in runs) for kernel in runs[0]}
-    longer = min(sum(medians.values()) - size_ms * 1e3, (profiled_ms - size_ms) * 1e3)
-    overhead = max(0.0, longer) / len(medians)
-    shares = {kernel: max(_FLOOR, value - overhead) for kernel, value in medians.items()}
+    shortest = {kernel: min(run[kernel] for run in runs if kernel in run) for kernel in runs[0]}
+    longer = min(sum(shortest.values()) - size_ms * 1e3, (profiled_ms - size_ms) * 1e3)
+    overhead = max(0.0, longer) / len(shortest)
+    shares = {kernel: max(_FLOOR, value - overhead) for kernel, value in shortest.items()}
     scale = size_ms / sum(shares.values())
     return {kernel: value * scale for kernel, value in shares.items()}
