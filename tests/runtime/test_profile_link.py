@@ -21,6 +21,7 @@ from ruvrun.manifest import Address, HeadAddress, Nodes, dump_manifest, dump_nod
 from ruvrun.profile import link
 from ruvrun.profile.ends import End, end_of, peer_of
 from ruvrun.profile.link import answer, measure_link
+from ruvrun.transport import Came, Down, Event
 from ruvrun.transport.keys import KeyPair, make_keypair, write_keys
 from ruvrun.transport.zeromq import ZeroMq
 from tests.runtime.fake_ring import fake_manifest
@@ -119,6 +120,21 @@ def test_it_waits_for_the_next_one_when_a_peer_goes_without_a_word(bundles, answ
     first.receive(5.0)
     first.close()
     assert measure_link(end(bundles), f"127.0.0.1:{end(bundles).endpoints.nodes['b'].port}")[0].receiver == "b"
+
+
+def test_a_last_word_that_is_lost_with_the_link_is_not_missed(bundles, answering, quick, monkeypatch) -> None:
+    """That the link is gone may be known before what came on it was read."""
+    original = ZeroMq.receive
+    said = []
+
+    def receive(self: ZeroMq, timeout: float | None) -> list[Event]:
+        events = original(self, timeout)
+        last = [event for event in events if isinstance(event, Came) and bytes(event.parts[0]).endswith(b"bye")]
+        said.extend(last)
+        return [Down("b", "the connection was lost")] if last or said else events
+
+    monkeypatch.setattr(ZeroMq, "receive", receive)
+    assert len(measure_link(end(bundles), "b")) == 2
 
 
 def test_ctrl_c_ends_it(bundles, answering) -> None:

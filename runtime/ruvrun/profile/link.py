@@ -102,7 +102,7 @@ def measure_link(end: End, named: str) -> list[LinkCost]:
         trips = [caller.trip() for _ in range(PINGS)]
         trip = statistics.median(trips)
         there, back = caller.rates([_PUSH, bytes(BODY_BYTES)], trip), caller.rates([_PULL], trip)
-        caller.ask([_DONE])
+        caller.leave()
     finally:
         transport.close(grace=1.0)
     return [
@@ -155,6 +155,14 @@ class _Caller:
         """Send a frame, and wait for its answer."""
         self._send(frame)
         self._answers()
+
+    def leave(self) -> None:
+        """Say that this was all. The other end goes then, and its last word may be lost with the link."""
+        self._send([_DONE])
+        until = time.monotonic() + SILENCE
+        while (left := until - time.monotonic()) > 0:
+            if any(isinstance(event, Came | Down) for event in self._transport.receive(left)):
+                return
 
     def _batch(self, frame: Sequence[Buffer], count: int) -> float:
         start, sent, back = time.perf_counter(), 0, 0
