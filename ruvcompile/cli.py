@@ -104,13 +104,13 @@ def plan(**flags: Any) -> None:
 def probe(output: str | None, **flags: Any) -> None:
     """Write one small piece of MODEL of each distinct shape, to be measured before any model is copied.
 
-    Copy the folder to such a machine, run `ruvrun profile` on it there, and give the cost table it writes to build.
+    Copy the folder to such a machine, run `ruvrun profile` on it there (a Raspberry Pi 5, say), and give the cost table it writes to build.
     Large weights are not in it: they are drawn at random on the machine.
 
     \b
     Example:
         ruvcompile probe model.gguf --target pi5 -o probe
-        ruvrun profile probe -o costs.toml                   (on a Raspberry Pi 5)
+        ruvrun profile probe -o costs.toml
         ruvcompile build model.gguf --target pi5 --nodes 4 --costs costs.toml
     """
     options, progress = _start({**flags, "nodes": "1", "output": output or "probe"}, unsaid=("objective",))
