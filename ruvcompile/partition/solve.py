@@ -24,7 +24,7 @@ from ruvcompile.partition.contract import Ground, ground_of
 from ruvcompile.partition.fields import fields_of
 from ruvcompile.partition.kinds import in_order
 from ruvcompile.partition.task import Partition, Stage, Task
-from ruvcompile.partition.ties import quickest
+from ruvcompile.partition.ties import quickest, rounded
 from ruvcompile.partition.trial import Nodes, Path, Search
 from ruvcompile.partition.weigh import evaluate, objections
 
@@ -35,7 +35,7 @@ _MOST, _FEWEST, _NUMBERS = 100_000, 2_000, 40_000_000
 def best(task: Task, stages: int | None = None) -> Partition | None:
     """The best partition into ``stages`` stages (None: into any number); None where none was found.
 
-    Of equal bottlenecks the least latency, of equal latencies the fewest stages. With weights that are held once
+    Of equal bottlenecks it is the one with the least latency. With weights that are held once
     (``fields``), a partition that just fits may be missed; what is given always fits, and its bound is true.
     """
     return _solved(task, [_sets(task, stages)])[0]
@@ -62,7 +62,7 @@ def _solved(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partition 
     if not any(questions):
         return [None for _ in questions]
     sorted_task, places = in_order(task)
-    asked = [[tuple(nodes[place] for place in places) for nodes in question] for question in questions]
+    asked = [sorted(tuple(nodes[place] for place in places) for nodes in question) for question in questions]
     answers = _answered(sorted_task, asked)
     return [answer and _renamed(answer, places) for answer in answers]
 
@@ -169,7 +169,7 @@ class _Answers:
         for question in questions:
             ends = [state for state in self._search.finals(question) if trial.ends[state][-1]]
             took = {state: float(trial.took[state][-1]) + (leave[state[1]] if leave else 0.0) for state in ends}
-            state = min(ends, key=lambda each: took[each], default=None)
+            state = min(ends, key=lambda each: rounded(took[each]), default=None)
             found.append(None if state is None else replace(self._search.path(trial, state), value=took[state]))
         return found
 

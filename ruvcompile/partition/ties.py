@@ -71,7 +71,7 @@ def quickest(search: Search, wanted: Collection[tuple[int, ...]], found: Path) -
             _merge(rests, earlier, _Rest(open_, takes, [state] * len(open_), rest.downsets[chosen]))
     if not firsts:
         return found
-    _, _, state, downset = min(firsts, key=lambda each: (_rounded(each[0]), each[1]))
+    _, _, state, downset = min(firsts, key=lambda each: (rounded(each[0]), each[1]))
     return Path(tuple(_followed(rests, state, downset)), found.value)
 
 
@@ -158,6 +158,6 @@ def _followed(rests: dict[State, _Rest], state: State, downset: int) -> list[tup
         state, downset = following, int(rest.ends[at])
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
     """Sums of the same times in another order differ in the last digits."""
     return float(f"{value:.12g}")
