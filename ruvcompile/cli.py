@@ -104,8 +104,8 @@ def plan(**flags: Any) -> None:
 def probe(output: str | None, **flags: Any) -> None:
     """Write one small piece of MODEL of each distinct shape, to be measured before any model is copied.
 
-    Copy the folder to such a machine, run `ruvrun profile` on it there (a Raspberry Pi 5, say), and give the cost table it writes to build.
-    Large weights are not in it: they are drawn at random on the machine.
+    Copy the folder to such a machine (a Raspberry Pi 5, say), run `ruvrun profile` on it there, and give the cost
+    table it writes to build. Large weights are not in it: they are drawn at random on the machine.
 
     \b
     Example:
