@@ -103,7 +103,7 @@ def test_inputs_come_from_a_file(tmp_path) -> None:
     np.savez(tmp_path / "in.npz", **arrays)
     build(model, tmp_path / "dist", inputs=str(tmp_path / "in.npz"))
     manifest, specs = check_whole(tmp_path / "dist")
-    directory = tmp_path / "dist" / "bundles" / "host-0"
+    directory = tmp_path / "dist" / "bundles" / manifest.pipeline[0].stages[0].node
     with np.load(directory / specs[0].golden.file) as stored:
         np.testing.assert_array_equal(stored["in.x"], arrays["x"])
     assert manifest.program.samples
