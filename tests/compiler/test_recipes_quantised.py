@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from ruvcompile.errors import FitError
 from ruvcompile.passes.cuts import boundaries
 from ruvcompile.passes.units import units
+from ruvrun.manifest import load_manifest
 from ruvrun.pipeline import open_local
 from tests.compiler.builds import build, check_whole
 from tests.graphs import assert_equal, make_model, program_of, run_original, tensor, weight
@@ -124,7 +125,8 @@ def test_what_is_quantised_on_the_way_stays_with_its_product(tmp_path) -> None:
     arrays = {"x": np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)}
     assert_equal(open_local(tmp_path / "dist" / "manifest.toml").run(arrays), run_original(model, arrays))
     (whole,) = (each for each in kernels(tmp_path / "net.onnx") if each.startswith("DynamicQuantize"))
-    assert whole in kernels(next((tmp_path / "dist" / "bundles" / "host-1").glob("*.onnx")))
+    node = load_manifest(tmp_path / "dist" / "manifest.toml").pipeline[0].stages[1].node
+    assert whole in kernels(next((tmp_path / "dist" / "bundles" / node).glob("*.onnx")))
 
 
 def test_a_dequantised_weight_that_both_ends_share_holds_them_together_and_says_so(tmp_path) -> None:
