@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ruvcompile.quantities import show_bytes
-from ruvcompile.simulate.told import simulation_text
 from ruvcompile.targets import Target
 from ruvrun.bundle import BUNDLES
 from ruvrun.costs import costs_text
@@ -44,6 +43,8 @@ def plan_text(result: Mapping[str, Any]) -> str:
         rows = [[entry[key] for key in ("node", "rule", "wanted", "has")] for entry in rejected]
         blocks.append(table(["turned down", "by", "wanted", "has"], rows))
     if simulation := result.get("simulation"):
+        from ruvcompile.simulate.told import simulation_text  # its package loads numpy, which help does not wait for
+
         blocks.append(_wrapped(simulation_text(simulation)))
     return "\n\n".join([*blocks, _wrapped(result["verdict"])])
 
