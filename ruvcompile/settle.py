@@ -3,9 +3,9 @@
 The plan adds up units that were measured one by one. A lowered stage may take longer, since the others work beside it,
 or less, since units that meet in one stage share something. So once there are stages they are run in their pipeline
 (``measure.staged``), each becomes a row of the cost table (``StageCost``), and where a stage took longer or less than
-its units should have, these are corrected by the ratio: the next plan moves the cut accordingly. It is lowered and held
-against the truth again, until no stage and not the whole differs by more than ``AGREED``, or ``ROUNDS`` times; then the
-plan says by how much it is still off.
+its units should have, these are corrected by the ratio. Where the next plan moves the cut, and promises more than the
+one that was seen (``WORTH``), it is lowered and held against the truth again, until no stage and not the whole differs
+by more than ``AGREED``, or ``ROUNDS`` times; then the plan says by how much it is still off.
 
 A build whose table holds those rows goes the same way without running anything, so it ends at the same plan.
 """
@@ -34,6 +34,9 @@ AGREED = 0.03
 """Prediction and measurement agree when they differ by no more than this part."""
 
 ROUNDS = 3
+WORTH = 1.02
+"""Other cuts must promise so much more, or the ones that were seen are kept: what a run takes varies as much."""
+
 LONGEST_S = 30.0
 """Whoever builds a model that takes longer to try than this is not made to wait."""
 
@@ -142,13 +145,12 @@ def settle(
         if held.agrees or turn + 1 == ROUNDS:
             break
         facts = corrected(held, facts)
-        again = make_plan(facts)
-        moved = not same_stages(plan, again)
-        plan = again
-        if not moved:
-            held = look_up(plan, facts)
+        again, kept = make_plan(facts), make_plan(facts, plan.cuts)
+        if same_stages(plan, again) or promised(again) < WORTH * promised(kept):
+            lowered = lowered if same_stages(plan, kept) else None
+            plan, held = kept, look_up(kept, facts)
             break
-        lowered = None
+        plan, lowered = again, None
     if held is not None:
         plan = replace(plan, figures={**plan.figures, "measured": held.figures})
     return Settled(plan, facts.costs, lowered)

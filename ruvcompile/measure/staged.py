@@ -20,7 +20,7 @@ from ruvrun.elements import Array
 from ruvrun.errors import MachineError
 from ruvrun.npz import write_npz
 
-TOKENS = 48
+TOKENS = 96
 """Decoded by each stream of a decoder; the prompt before them is as long as makes the planned depth their middle."""
 
 SECONDS = 1.5

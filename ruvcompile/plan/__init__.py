@@ -23,6 +23,7 @@ from ruvcompile.plan.forecasts import forecast_of, inner_times, rates_of
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.misfit import nothing_fits
 from ruvcompile.plan.nodes import Member, check_shape, members
+from ruvcompile.plan.shapes import Cuts
 from ruvcompile.plan.tasks import Desk
 from ruvcompile.program import Piece
 from ruvrun.manifest import Expected, Space
@@ -43,6 +44,7 @@ class Plan:
         inner_ms: of each of these, what its units take in a step of ``rows`` rows: the back end's work.
         streams: sequences (or callers) at a time that are planned for, of all pipelines together.
         rates: tokens (or items) per second of all pipelines with so many in flight, as (in flight, per second).
+        cuts: which units each stage holds, as the facts number them.
     """
 
     pipelines: tuple[tuple[Member, ...], ...]
@@ -57,6 +59,7 @@ class Plan:
     inner_ms: tuple[float, ...]
     streams: int
     rates: tuple[tuple[int, float], ...]
+    cuts: Cuts
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -64,14 +67,18 @@ class Plan:
         return tuple(member for pipeline in self.pipelines for member in pipeline)
 
 
-def make_plan(facts: Facts) -> Plan:
+def make_plan(facts: Facts, cuts: Cuts | None = None) -> Plan:
     """Choose shape, nodes and cuts.
+
+    Args:
+        facts: what is known.
+        cuts: what each stage holds, where that is not to be chosen; what ``--cut`` says counts more.
 
     Raises:
         FitError: nothing fits the nodes' memory, or a part may be nowhere.
         UsageError: a cut was forced that is none.
     """
-    cuts = forced_cuts(facts)
+    cuts = forced_cuts(facts) or cuts
     check_shape(facts.options, facts.units, len(facts.members), len(cuts) if cuts else None, facts.rejected)
     desk = Desk(Room(facts))
     choice = choose(desk, cuts)
@@ -98,6 +105,7 @@ def make_plan(facts: Facts) -> Plan:
         tuple(ms for stages in chosen.pipelines for ms in inner_times(desk, chosen, stages, rows_of(desk, chosen))),
         chosen.streams,
         rates_of(desk, chosen),
+        chosen.cuts,
     )
 
 
