@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -65,6 +65,21 @@ class WeightStore:
             with self._lock:
                 self._groups[key] = slices
         return self._groups[key]
+
+    def keep(self, pieces: Iterable[bytes | memoryview]) -> str:
+        """Write a file of these bytes, unless there is one; its SHA-256."""
+        partial = self.directory / f"{threading.get_ident()}.partial"
+        digest = hashlib.sha256()
+        with partial.open("wb") as stream:
+            for piece in pieces:
+                stream.write(piece)
+                digest.update(piece)
+        sha256 = digest.hexdigest()
+        if (self.directory / f"{sha256}.bin").exists():  # one that other stages have links to stays
+            partial.unlink()
+        else:
+            partial.replace(self.directory / f"{sha256}.bin")
+        return sha256
 
     def place(self, sha256: str, directory: Path, *, passing: bool = False) -> File:
         """Put a file of the store into a stage's directory, without a second copy on disk where that is possible.

@@ -24,18 +24,17 @@ Any other graph is left as it is: ONNX Runtime optimises it when it is loaded, o
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
+from ruvcompile.lower.edit import Edit
 from ruvcompile.lower.onnxruntime.attention import attend
-from ruvcompile.lower.onnxruntime.edit import Edit
 from ruvcompile.lower.onnxruntime.mlp import gate
 from ruvcompile.lower.onnxruntime.projections import bias_inside
-from ruvcompile.passes.edit import constant, made_by, replace_value
+from ruvcompile.lower.rows import FINAL_NORM, ROWS, gather_rows
+from ruvcompile.passes.edit import made_by, replace_value
 from ruvcompile.passes.quantise import MS_DOMAIN
 
-SEQLENS, TOTAL, ROWS = "seqlens_k", "total_sequence_length", "logit_rows"
-FINAL_NORM = "/final_norm"
+SEQLENS, TOTAL = "seqlens_k", "total_sequence_length"
 MODEL = "stage.onnx"
 
 
@@ -64,7 +63,7 @@ def lower_decoder(model: ir.Model, *, summed: frozenset[str], last: bool) -> ir.
             if node.op_type in kinds:
                 rule(edit, node)
     if last:
-        _rows(edit)
+        gather_rows(edit)
     for node in list(model.graph):
         # The final norm comes after the gathering of rows, so it is a plain one, in every cut alike.
         if node.op_type == "RMSNormalization" and node.name in summed and node.name != FINAL_NORM:
@@ -103,23 +102,6 @@ def _norm(edit: Edit, node: ir.Node) -> None:
     if add is not None:
         replace_value(add.outputs[0], total)
         edit.remove(add)
-
-
-def _rows(edit: Edit) -> None:
-    """Gather the wanted rows of ``[batch, sequence, hidden]`` before the final norm; what follows is ``[rows, n]``."""
-    norm = next(node for node in edit.graph if node.name == FINAL_NORM)
-    # A norm's scale is a weight: its shape is known.
-    hidden, width = norm.inputs[0], int(norm.inputs[1].shape[0])  # type: ignore[union-attr,index,arg-type]  # as said
-    flat = constant(edit.graph, "flat_shape", np.array([-1, width], np.int64))
-    (packed,) = edit.add(norm, "Reshape", [hidden, flat], ["final_norm/packed"], name="/final_norm/packed", domain="")
-    rows = edit.input(ROWS, ["rows"], ir.DataType.INT64)
-    made = ["final_norm/wanted"]
-    (wanted,) = edit.add(norm, "Gather", [packed, rows], made, name="/final_norm/wanted", domain="")
-    norm.replace_input_with(0, wanted)
-    for node in list(edit.graph)[list(edit.graph).index(norm) :]:
-        for value in node.outputs:
-            assert value.shape is not None
-            value.shape = ir.Shape(["rows", value.shape[-1]])
 
 
 def _clean(model: ir.Model) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.lower.onnxruntime.edit import Edit, integer
+from ruvcompile.lower.edit import Edit, integer
 from ruvcompile.passes.edit import made_by, replace_value
 
 # What follows the input of a ``MatMulNBits``: weights, scales, zero points, an order of rows (never used), bias.

@@ -1,0 +1,156 @@
+"""The OpenVINO executor: one call for all sequences of a step, whatever they want of it.
+
+**Decoders.** The stage graph (see ``ruvcompile/lower/openvino``) is made paged when it is loaded: keys and values lie
+in blocks of 32 positions, and small arrays say which tokens of the flat axis are whose, how far each sequence is, and
+which blocks are its own (``paged.py``). A slot owns as many consecutive blocks as the context needs. So prompts in
+chunks, sequences that decode beside them, and a smaller position after a rewind are only a matter of what these arrays
+say.
+
+**Graphs** are read as they are, and run on named arrays.
+
+What decides a result (precision, the type of keys and values, the groups in which activations are quantised) stands in
+the stage's ``options``; nothing is left to a machine's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from ruvrun.bundle import StageSpec
+from ruvrun.elements import Array, Value
+from ruvrun.errors import InputError, did_you_mean
+from ruvrun.executors.paged import EMBEDDED, PagedDecoder, paged
+from ruvrun.executors.pages import use_huge_pages, zeroed
+
+PAGE = 4096
+"""The files of a stage's constants are put one behind the other, each at a multiple of this."""
+
+OPTIONS = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "KEY_CACHE_QUANT_MODE", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
+"""The settings that a bundle may bring; the others are the machine's own matter and here."""
+
+WINDOWS = "WINDOWS"
+"""An option that is ours: of each layer how many positions a token sees, where any does not see all."""
+
+DEVICE = "CPU"
+
+
+class OpenVinoGraph:
+    """A stage of a graph without state of its own; a ``GraphExecutor``."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._request = compiled.create_infer_request()
+        self._inputs = [port.get_any_name() for port in compiled.inputs]
+        self._outputs = [port.get_any_name() for port in compiled.outputs]
+
+    def run(self, tensors: Mapping[str, Value]) -> dict[str, Value]:
+        """Run the stage once."""
+        try:
+            found = self._request.infer({name: tensors[name] for name in self._inputs})
+            return {name: found[name] for name in self._outputs}
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise InputError(
+                "graph-run-failed",
+                "the graph refused these inputs",
+                context=[str(error)],
+                hint="compare names, types and shapes",
+            ) from None
+
+
+def load_decoder(directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int) -> PagedDecoder:
+    """Load a decoder stage, and run it: weights are packed in the first call."""
+    decoder = open_decoder(directory, spec, context=context, slots=slots, threads=threads)
+    decoder.settle()
+    use_huge_pages()
+    return decoder
+
+
+def open_decoder(
+    directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int, profile: bool = False
+) -> PagedDecoder:
+    """Load a decoder stage, cold; with ``profile`` it keeps the time of every kernel (``PagedDecoder.kernels``)."""
+    core, windows = ov.Core(), windows_of(spec)
+    with _loading(spec):
+        model = core.read_model((directory / spec.model).read_bytes(), ov.Tensor(_constants(directory, spec)))
+        if windows:
+            paged(model, windows)
+        compiled = core.compile_model(model, DEVICE, _settings(spec, threads, profile=profile))
+    return PagedDecoder(compiled, spec, context=context, slots=slots)
+
+
+def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> OpenVinoGraph:
+    """Load a stage of a graph."""
+    core = ov.Core()
+    with _loading(spec):
+        return OpenVinoGraph(
+            core.compile_model(core.read_model(directory / spec.model), DEVICE, _settings(spec, threads))
+        )
+
+
+def windows_of(spec: StageSpec) -> list[int]:
+    """Of each layer of a decoder stage how many positions a token sees; 0 for all."""
+    layers = spec.kv.layers if spec.kv is not None else 0
+    try:
+        found = [int(each) for each in spec.options[WINDOWS].split(",")] if WINDOWS in spec.options else [0] * layers
+    except ValueError:
+        found = []
+    if len(found) != layers:
+        what = f"the bundle's {WINDOWS} does not tell a window for each of its {layers} layers"
+        raise InputError("option-wrong", what, hint="build again")
+    return found
+
+
+@contextmanager
+def _loading(spec: StageSpec) -> Iterator[None]:
+    """What goes wrong inside is told as one error of ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise InputError(
+            "stage-not-loadable",
+            f"OpenVINO cannot load {spec.model}",
+            context=[line for line in str(error).splitlines() if line.strip()][:6],
+            hint="build again with this version",
+        ) from None
+
+
+def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[str, Any]:
+    if unknown := sorted(spec.options.keys() - {*OPTIONS, WINDOWS}):
+        raise InputError("option-unknown", f"the bundle sets {unknown[0]}", hint=did_you_mean(unknown[0], OPTIONS))
+    return {
+        **{name: value for name, value in spec.options.items() if name != WINDOWS},
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": False,  # what a stage is pinned to is the node's matter
+        "PERF_COUNT": profile,
+    }
+
+
+def _constants(directory: Path, spec: StageSpec) -> Array:
+    """The files of constants in the order of the bundle, each from a multiple of ``PAGE`` on."""
+    files = [file for file in spec.files if file.path.startswith("weights/")]
+    joined = zeroed(sum(-(-file.bytes // PAGE) * PAGE for file in files))
+    at = 0
+    for file in files:
+        with (directory / file.path).open("rb") as stream:
+            stream.readinto(joined[at : at + file.bytes])  # type: ignore[arg-type]  # an array is a buffer
+        at += -(-file.bytes // PAGE) * PAGE
+    return joined
+
+
+__all__ = [
+    "DEVICE",
+    "EMBEDDED",
+    "OPTIONS",
+    "PAGE",
+    "OpenVinoGraph",
+    "load_decoder",
+    "load_graph",
+    "open_decoder",
+    "paged",
+]

@@ -1,0 +1,247 @@
+"""A decoder stage on OpenVINO's paged attention, driven by small arrays.
+
+For the sequences of a step, with ``tokens`` new positions together::
+
+    input_ids or inputs_embeds  [tokens, ...]     what comes in, all sequences one behind the other
+    position_ids                [tokens]          where each token stands in its sequence
+    past_lens                   [sequences]       how many positions of a sequence count; a rewind is a smaller number
+    subsequence_begins          [sequences + 1]   which of the tokens are whose
+    block_indices               [blocks]          the blocks of each sequence, one behind the other
+    block_indices_begins        [sequences + 1]   which of these are whose
+    max_context_len             []                the longest sequence after this step
+    logit_rows                  [rows]            on the last stage: which of the tokens logits are wanted for
+    key_cache.i, value_cache.i  [blocks, heads, 32, size]    the pool, written in place
+
+A step is to cost no more than its kernels: for every number of sequences, tokens and rows the arrays are made once and
+filled in place, and the request is told of tensors only when they are others than in the step before. A sequence is
+given its whole table of blocks whether it needs them yet or not, so that the table changes only with the slots.
+
+Company must not change a result, and one of OpenVINO's kernels does not care: a product of four-bit weights with a
+single row of activations that are not quantised adds up in another order than one with several. So the first thing
+a decoder is asked is whether a row alone is, bit by bit, the row in company (``settle``). Where it is not, there is
+never a row alone: a lone token is given a companion, in a block of its own at the end of the pool, and a lone row of
+logits is computed twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+from openvino._offline_transformations import paged_attention_transformation
+
+from ruvrun.bundle import StageSpec
+from ruvrun.elements import Array
+from ruvrun.errors import IntegrityError
+from ruvrun.executors import Span
+from ruvrun.executors.pages import zeroed
+
+BLOCK = 32
+"""Positions of a block on a CPU."""
+
+IDS, EMBEDDED, LOGITS, ROWS = "input_ids", "inputs_embeds", "logits", "logit_rows"
+_OPERATION = "PagedAttentionExtension"
+_KEYS, _WINDOW = 3, 10
+"""Which inputs of it are the cache of keys, and how many positions are seen."""
+
+_CALLS_KEPT = 128
+_TRIED = 8
+"""Positions at which a row alone is held against one in company: where they differ, most values do."""
+_NUMPY = {"f32": np.float32, "f16": np.float16, "u8": np.uint8}
+
+
+def paged(model: Any, windows: Sequence[int]) -> None:
+    """Make the attention of a stateful model paged, in place.
+
+    Args:
+        windows: of each layer, how many positions a token sees, itself the last of them; 0 for all.
+
+    Raises:
+        IntegrityError: not every one of the layers was made paged.
+    """
+    (source,) = [port for port in model.inputs if port.get_any_name() in (IDS, EMBEDDED)]
+    name, width = source.get_any_name(), list(source.get_partial_shape())[2:]
+    paged_attention_transformation(model, False, False, False)
+    operations = [node for node in model.get_ops() if node.get_type_name() == _OPERATION]
+    if len(operations) != len(windows):
+        raise IntegrityError(
+            "attention-not-paged",
+            f"OpenVINO made {len(operations)} of {len(windows)} layers paged",
+            hint="build again with this version of OpenVINO",
+        )
+    for operation in operations:
+        layer = int(operation.input_value(_KEYS).get_any_name().rpartition(".")[2])
+        # What the standard hides from a token is lost on the way, whatever it was.
+        operation.input(_WINDOW).replace_source_output(opset13.constant(np.int32(windows[layer])).output(0))
+    # How wide a token is gets lost, too, and with it the kernels that need to know.
+    model.reshape({name: ov.PartialShape([-1, *width])})
+
+
+@dataclass
+class _Call:
+    """The arrays of a step of one shape, and the tensors over them by name."""
+
+    arrays: dict[str, Array]
+    tensors: dict[str, Any]
+    slots: list[int]
+
+
+class PagedDecoder:
+    """A decoder stage with a pool of blocks; a ``DecoderExecutor``."""
+
+    def __init__(self, compiled: Any, spec: StageSpec, *, context: int, slots: int) -> None:
+        self.slots = slots
+        self.context = context
+        self._blocks = -(-context // BLOCK)
+        self._spec = spec
+        self._request = compiled.create_infer_request()
+        self._ports = {port.get_any_name(): port for port in compiled.inputs}
+        caches = {name: port for name, port in self._ports.items() if name.startswith(("key_cache.", "value_cache."))}
+        # One block more, for the companion.
+        shapes = {name: (slots * self._blocks + 1, *_sizes(port)) for name, port in caches.items()}
+        types = {name: np.dtype(_NUMPY[port.get_element_type().get_type_name()]) for name, port in caches.items()}
+        lengths = {name: math.prod(shape) * types[name].itemsize for name, shape in shapes.items()}
+        space, at = zeroed(sum(lengths.values())), 0
+        self._kv: dict[str, Array] = {}
+        for name, length in lengths.items():
+            self._kv[name] = space[at : at + length].view(types[name]).reshape(shapes[name])
+            self._request.set_tensor(name, ov.Tensor(self._kv[name], shared_memory=True))
+            at += length
+        self._source = IDS if IDS in self._ports else EMBEDDED
+        self._table = np.arange(slots * self._blocks, dtype=np.int32).reshape(slots, self._blocks)
+        self._table = np.concatenate([self._table, np.full((1, self._blocks), slots * self._blocks, np.int32)])
+        self._companion = Span(slots, 0, 1, 0)
+        self._least = 1
+        self._calls: dict[tuple[int, int, int], _Call] = {}
+        self._bound: _Call | None = None
+
+    def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one step; see ``DecoderExecutor.step``."""
+        tokens = rows = 0
+        for span in spans:
+            tokens += span.count
+            rows += span.rows
+        wanted = (tokens, rows)
+        if tokens < self._least:
+            spans = [*spans, self._companion]
+            tokens += 1
+        if rows:
+            rows = max(rows, self._least)
+        key = (len(spans), tokens, rows)
+        call = self._calls.get(key)
+        if call is None:
+            if len(self._calls) >= _CALLS_KEPT:
+                self._calls.pop(next(iter(self._calls)))
+            call = self._calls[key] = self._make(*key)
+        self._fill(call, spans, wanted[1])
+        (source,) = self._spec.inputs
+        given = tensors[source.name].reshape(-1)
+        call.arrays[self._source].reshape(-1)[: given.size] = given
+        if call is not self._bound:
+            for name, tensor in call.tensors.items():
+                self._request.set_tensor(name, tensor)
+            self._bound = call
+        self._request.infer(share_outputs=True)
+        found = {}
+        for number, tensor in enumerate(self._spec.outputs):
+            array = self._request.get_output_tensor(number).data
+            made, asked = (rows, wanted[1]) if tensor.name == LOGITS else (tokens, wanted[0])
+            found[tensor.name] = array.reshape(made, *tensor.shape[1:])[:asked]
+        return found
+
+    def occupy(self, slots: int, depth: int) -> None:
+        """As ``OnnxDecoder.occupy``."""
+        for pool in self._kv.values():
+            pool.view(np.uint8)[: slots * self._blocks] = 0x3C  # a small number in every type
+        del depth  # a block is filled or not
+
+    def settle(self) -> None:
+        """Run some rows alone and in company, and see whether they are equal; a decoder is warm afterwards.
+
+        Nothing of it is ever read by a sequence, which writes before it reads.
+        """
+        (source,) = self._spec.inputs
+        shape = (min(_TRIED, self.context), *(size for size in source.shape[1:] if isinstance(size, int)))
+        # Small, so that what the layers add is not lost beside what came in.
+        some = (np.random.default_rng(0).standard_normal(shape) * 1e-3).astype(source.dtype)
+        if source.name == IDS:
+            some = np.arange(len(some)) % max(1, self._spec.vocab)
+
+        def run() -> list[bytes]:
+            steps = []
+            for at in range(len(some)):
+                made = self.step([Span(0, at, 1, 1)], {source.name: some[at : at + 1]})
+                steps.append([array.copy() for array in made.values()])
+            left = [pool[0] for pool in self._kv.values()]  # the first block of the first slot
+            return [array.tobytes() for array in (*left, *(array for made in steps for array in made))]
+
+        alone = run()
+        self._least = 2
+        if run() == alone:
+            self._least = 1
+
+    def kernels(self) -> list[tuple[str, str, float]]:
+        """Name, kind and microseconds of what ran in the last step, where the stage was opened to tell them."""
+        found = self._request.get_profiling_info()
+        return [(each.node_name, each.node_type, each.real_time.total_seconds() * 1e6) for each in found]
+
+    def _fill(self, call: _Call, spans: Sequence[Span], rows: int) -> None:
+        arrays = call.arrays
+        slots = [span.slot for span in spans]
+        if "past_lens" in arrays:
+            past, positions, begins = arrays["past_lens"], arrays["position_ids"], arrays["subsequence_begins"]
+            at = longest = 0
+            for number, span in enumerate(spans):
+                past[number] = span.position
+                end = span.position + span.count
+                if span.count == 1:
+                    positions[at] = span.position
+                else:
+                    positions[at : at + span.count] = np.arange(span.position, end)
+                at += span.count
+                begins[number + 1] = at
+                longest = max(longest, end)
+            arrays["max_context_len"][...] = longest
+            if slots != call.slots:
+                arrays["block_indices"][:] = self._table[slots].reshape(-1)
+                call.slots = slots
+        if ROWS in arrays:
+            wanted, at, row = arrays[ROWS], 0, 0
+            for span in spans:
+                at += span.count
+                if span.rows == 1:
+                    wanted[row] = at - 1
+                elif span.rows:
+                    wanted[row : row + span.rows] = np.arange(at - span.rows, at)
+                row += span.rows
+            wanted[rows:] = wanted[0] if rows else 0
+
+    def _make(self, sequences: int, tokens: int, rows: int) -> _Call:
+        """The arrays of a step of so many sequences, tokens and rows."""
+        (source,) = self._spec.inputs
+        port = self._ports[self._source]
+        inner = [size for size in source.shape[1:] if isinstance(size, int)]
+        # What is not paged keeps an axis for the batch in front.
+        front = [1] * (port.get_partial_shape().rank.get_length() - 1 - len(inner))
+        wanted = {
+            self._source: np.zeros((*front, tokens, *inner), source.dtype),
+            "position_ids": np.zeros(tokens, np.int64),
+            "past_lens": np.zeros(sequences, np.int32),
+            "subsequence_begins": np.zeros(sequences + 1, np.int32),
+            "block_indices": np.zeros(sequences * self._blocks, np.int32),
+            "block_indices_begins": np.arange(sequences + 1, dtype=np.int32) * self._blocks,
+            "max_context_len": np.zeros((), np.int32),
+            ROWS: np.arange(rows, dtype=np.int64),
+        }
+        arrays = {name: array for name, array in wanted.items() if name in self._ports}
+        return _Call(arrays, {name: ov.Tensor(array, shared_memory=True) for name, array in arrays.items()}, [])
+
+
+def _sizes(port: Any) -> list[int]:
+    """Sizes of a block, which only the compiled model knows."""
+    return [size.get_length() for size in list(port.get_partial_shape())[1:]]

@@ -1,0 +1,97 @@
+"""The constants of an intermediate representation as files by content, one for each attention, MLP, embedding, head.
+
+OpenVINO writes all constants one behind the other into one file, and the graph says where in it each begins. That file
+would be another one after every move of a cut. So it is divided: the constants of a part of the model are a file that
+does not depend on anything else, and the graph tells offsets in what the executor puts together of them
+(``ruvrun.executors.openvino``): the files in the order of ``bundle.toml``, each from the next multiple of ``PAGE`` on.
+
+Small ones, shapes and axes for the most part, are a file of the stage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+
+from ruvcompile.lower.files import ROTARY
+from ruvcompile.lower.weights import ALIGNMENT, INLINE_BYTES, WeightStore
+from ruvcompile.passes.pieces import unit_of
+from ruvrun.executors.openvino import PAGE
+
+Bytes = npt.NDArray[np.uint8]
+_REST = ""
+
+
+def part_constants(
+    net: ElementTree.Element, units: Mapping[str, str], data: Bytes, weights: Mapping[str, str], store: WeightStore
+) -> list[str]:
+    """Put the constants of ``net`` into the store, and let it tell where they are now.
+
+    Args:
+        net: the graph; changed.
+        units: of each layer, by id.
+        data: what its constants are in.
+        weights: names of the constants that are weights of the model, in ``net`` and in the program.
+
+    Returns:
+        SHA-256 of the files, in the order in which they are to be joined.
+    """
+    groups: dict[str, dict[str, Bytes]] = {}
+    placed: list[tuple[ElementTree.Element, str, str]] = []
+    for layer in net.iterfind("layers/layer[@type='Const']"):
+        entry = layer.find("data")
+        assert entry is not None
+        start, size = int(entry.get("offset", "")), int(entry.get("size", ""))
+        content = data[start : start + size]
+        name = weights.get(layer.get("name", ""), "")
+        group = (_group(name) if name else units[layer.get("id", "")]) if size > INLINE_BYTES else _REST
+        digest = hashlib.sha256(content.data).hexdigest()
+        groups.setdefault(group, {})[digest] = content
+        placed.append((entry, group, digest))
+    at = 0
+    begins: dict[str, int] = {}
+    starts: dict[tuple[str, str], int] = {}
+    for group, contents in sorted(groups.items()):
+        # Equal constants are one; and the order is a matter of what they hold, so that a tied head is its embedding.
+        order = [digest for _, digest in sorted((-content.size, digest) for digest, content in contents.items())]
+        offsets = _offsets(order, contents)
+        sha256 = store.keep(_pieces(order, offsets, contents))
+        if sha256 not in begins:
+            begins[sha256] = at
+            length = offsets[order[-1]] + contents[order[-1]].size
+            at += -(-length // PAGE) * PAGE
+        starts.update({(group, digest): begins[sha256] + offset for digest, offset in offsets.items()})
+    for entry, group, digest in placed:
+        entry.set("offset", str(starts[group, digest]))
+    return list(begins)
+
+
+def _group(name: str) -> str:
+    """The part a weight of the program belongs to, by its name: a tied head's to the embedding."""
+    if name.startswith(ROTARY):
+        return name.partition(".")[0]
+    first, *rest = name.split(".")
+    return unit_of("/".join([f"{first}.{rest[0]}", *rest[1:]] if first == "layers" else [first, *rest]))
+
+
+def _offsets(order: list[str], contents: Mapping[str, Bytes]) -> dict[str, int]:
+    offsets, at = {}, 0
+    for digest in order:
+        at += -at % ALIGNMENT
+        offsets[digest] = at
+        at += contents[digest].size
+    return offsets
+
+
+def _pieces(
+    order: list[str], offsets: Mapping[str, int], contents: Mapping[str, Bytes]
+) -> Iterator[bytes | memoryview]:
+    at = 0
+    for digest in order:
+        yield b"\0" * (offsets[digest] - at)
+        yield contents[digest].data
+        at = offsets[digest] + contents[digest].size

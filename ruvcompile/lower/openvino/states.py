@@ -1,0 +1,74 @@
+"""The state of a decoder stage as paged attention wants to find it: variables that can be empty, in an order of beams.
+
+The pass that makes attention paged looks for ``Concat(Gather(ReadValue(initial), beam_idx), new)`` before the keys and
+values of each ``ScaledDotProductAttention``, and for a ``Broadcast`` where heads are repeated. A graph that was read
+from ONNX has inputs and outputs in place of the one and a ``Tile`` in place of the other. Where the pattern is not met
+the pass converts nothing, or fails much later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import op, opset13
+
+BEAMS = "beam_idx"
+
+
+def make_stateful(model: Any, past: Sequence[str], *, source: str, heads: int, head_size: int) -> None:
+    """Turn the inputs ``past`` and the outputs that belong to them into variables.
+
+    Args:
+        model: an ``openvino.Model``; changed.
+        past: names of the inputs, ``[batch, heads, past, head_size]``; the outputs are called ``present`` instead.
+        source: the input whose first axis is the batch.
+    """
+    inputs = {parameter.output(0).get_any_name(): parameter for parameter in model.get_parameters()}
+    results = {name: result for result in model.get_results() for name in result.input_value(0).get_names()}
+    shape = opset13.shape_of(inputs[source], output_type="i64")
+    batch = opset13.gather(shape, opset13.constant(np.array([0])), opset13.constant(np.int64(0)))
+    beams = opset13.parameter([-1], np.int32, name=BEAMS)
+    beams.output(0).set_names({BEAMS})
+    sinks = []
+    for name in past:
+        parameter, result = inputs[name], results[name.replace("past_", "present_", 1)]
+        empty = opset13.concat([batch, opset13.constant(np.array([heads, 0, head_size], np.int64))], 0)
+        info = op.util.VariableInfo()
+        info.data_shape = ov.PartialShape([-1, heads, -1, head_size])
+        info.data_type, info.variable_id = ov.Type.f32, name
+        variable = op.util.Variable(info)
+        read = op.read_value(opset13.broadcast(opset13.constant(np.float32(0)), empty), variable)
+        ordered = opset13.gather(read, beams, opset13.constant(np.int64(0)))
+        for reader in parameter.output(0).get_target_inputs():
+            reader.replace_source_output(ordered.output(0))
+        sinks.append(op.assign(result.input_value(0).get_node(), variable))
+        model.remove_result(result)
+    model.add_parameters([beams])
+    model.add_sinks(sinks)
+    for name in past:
+        model.remove_parameter(inputs[name])
+    _repeat_by_broadcast(model)
+    _without_checks(model)
+    model.validate_nodes_and_infer_types()
+
+
+def _repeat_by_broadcast(model: Any) -> None:
+    """``Tile`` of key/value heads -> ``Broadcast``; nothing else in a decoder is tiled."""
+    for tile in model.get_ops():
+        if tile.get_type_name() == "Tile":
+            wide = opset13.broadcast(tile.input_value(0), tile.input_value(1), broadcast_spec="BIDIRECTIONAL")
+            for reader in tile.output(0).get_target_inputs():
+                reader.replace_source_output(wide.output(0))
+
+
+def _without_checks(model: Any) -> None:
+    """Take away what makes zeros of a row of attention that sees nothing: a token always sees itself."""
+    for select in model.get_ops():
+        if select.get_type_name() == "Select" and select.input_value(0).get_node().get_type_name() == "IsNaN":
+            checked = select.input_value(0).get_node().input_value(0)
+            if checked.get_node().get_type_name() == "ScaledDotProductAttention":
+                for reader in select.output(0).get_target_inputs():
+                    reader.replace_source_output(checked)
