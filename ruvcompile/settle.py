@@ -145,6 +145,7 @@ def settle(
         if held.agrees or turn + 1 == ROUNDS:
             break
         facts = corrected(held, facts)
+        facts = with_ways(make_plan(facts, plan.cuts), held.seen[0], facts)
         again, kept = make_plan(facts), make_plan(facts, plan.cuts)
         if same_stages(plan, again) or promised(again) < WORTH * promised(kept):
             lowered = lowered if same_stages(plan, kept) else None
@@ -223,6 +224,20 @@ def corrected(held: Held, facts: Facts) -> Facts:
         for unit in units:
             factors[places[unit.nodes[0]]] *= ratio
     return replace(facts, corrections=tuple(factors))
+
+
+def with_ways(plan: Plan, seen: StageCost, facts: Facts) -> Facts:
+    """The facts, the ways between processes corrected by what is left of a round once the stages are.
+
+    Waking up takes longer or less than a table says from one hour to the next. A round that is as long as its slowest
+    stage tells nothing of the ways, and then correcting them changes nothing.
+    """
+    if not seen.per_s or not promised(plan) or facts.options.fleet.default_link is not None:
+        return facts
+    pipelines, stages = len(plan.pipelines), len(plan.pieces)
+    share = 1e3 * seen.streams / pipelines
+    left = share / (seen.per_s / pipelines) - share / (promised(plan) / pipelines)
+    return replace(facts, hop_ms=facts.hop_ms + left / (stages + 1))
 
 
 def units_of(plan: Plan) -> list[tuple[Unit, ...]]:

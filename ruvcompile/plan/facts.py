@@ -41,6 +41,7 @@ class Facts:
         rejected: nodes that the fleet's rules keep out, as in the JSON of ``plan``.
         corrections: by how much the times of the tables are to be multiplied, unit by unit; empty: not at all
             (``settle``).
+        hop_ms: what is to be added to the way from one process of this machine to another (``settle``).
     """
 
     program: Program
@@ -55,6 +56,7 @@ class Facts:
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
     rejected: Sequence[Mapping[str, str]] = ()
     corrections: tuple[float, ...] = ()
+    hop_ms: float = 0.0
 
     @property
     def decoder(self) -> bool:

@@ -101,7 +101,7 @@ class Prices:
         same = sender.name == receiver.name
         if same or (sender.node.local and receiver.node.local):
             latency = self.overhead(sender, sender.beside).hop_ms or (0.0 if same else 1e3 * LOOPBACK.latency)
-            return Hop(1e3 * told.latency if told and not same else latency)
+            return Hop(1e3 * told.latency if told and not same else max(0.0, latency + self.facts.hop_ms))
         if told is not None:
             return Hop(1e3 * told.latency, 1e3 / told.bandwidth)
         measured = self._links.get(pair) or self._links.get((pair[1], pair[0]))
