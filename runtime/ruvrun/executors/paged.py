@@ -188,7 +188,8 @@ class PagedDecoder:
     def kernels(self) -> list[tuple[str, str, float]]:
         """Name, kind and microseconds of what ran in the last step, where the stage was opened to tell them."""
         found = self._request.get_profiling_info()
-        return [(each.node_name, each.node_type, each.real_time.total_seconds() * 1e6) for each in found]
+        ran = [each for each in found if each.status == ov.ProfilingInfo.Status.EXECUTED and each.real_time]
+        return [(each.node_name, each.node_type, each.real_time.total_seconds() * 1e6) for each in ran]
 
     def _fill(self, call: _Call, spans: Sequence[Span], rows: int) -> None:
         arrays = call.arrays

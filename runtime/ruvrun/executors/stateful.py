@@ -42,6 +42,8 @@ class StatefulDecoder:
         slots: sequences at a time.
     """
 
+    exported = True
+
     def __init__(self, session: Any, spec: StageSpec, *, context: int, slots: int) -> None:
         self.slots = slots
         self.context = context

@@ -19,39 +19,35 @@ from __future__ import annotations
 
 import gc
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from ruvrun.bundle import StageSpec
 from ruvrun.costs import NodeCost, Point, UnitCost
-from ruvrun.executors import Array
-from ruvrun.executors.onnxruntime import OnnxDecoder, load_decoder
-from ruvrun.executors.sessions import open_session
-from ruvrun.executors.stateful import StatefulDecoder
+from ruvrun.executors import Array, load_decoder
 from ruvrun.machine import forget_peak, peak_bytes
 from ruvrun.profile.conditions import Conditions, Tell, silent
 from ruvrun.profile.places import Ground, Place
+from ruvrun.profile.recorded import Measured, recorded
 from ruvrun.profile.sheet import Sheet
 from ruvrun.profile.steady import Case, spread, steady
-from ruvrun.profile.trace import Kernel, net, read_trace
+from ruvrun.profile.trace import Kernel, net
 
 STEPS, PROMPTS = 6, 2
 """How often a step and a chunk are run at least; the longest chunk, which is nearly as long as all else, once less."""
 
 PROFILED_STEPS, PROFILED_PROMPTS = 5, 2
-_Decoder = OnnxDecoder | StatefulDecoder
 
 
 class Loaded(NamedTuple):
     """A stage in memory, and the most memory that loading it took, in bytes."""
 
-    executor: _Decoder
+    executor: Measured
     grown: int
 
 
@@ -59,7 +55,8 @@ def load(directory: Path, spec: StageSpec, where: Ground, threads: int) -> Loade
     """Load the stage, and fill its key/value space."""
     forget_peak()
     before = peak_bytes()
-    executor = load_decoder(directory, spec, context=where.context, slots=where.slots, threads=threads)
+    loaded = load_decoder(directory, spec, context=where.context, slots=where.slots, threads=threads)
+    executor = cast(Measured, loaded)  # all are
     grown = max(0, peak_bytes() - before)
     executor.occupy(where.slots, where.filled)
     return Loaded(executor, grown)
@@ -79,14 +76,14 @@ def inputs_of(spec: StageSpec, count: int) -> dict[str, Array]:
 
 
 def runner(
-    executor: _Decoder, inputs: Mapping[str, Array], place: Place, clock: Callable[[], float] = time.perf_counter
+    executor: Measured, inputs: Mapping[str, Array], place: Place, clock: Callable[[], float] = time.perf_counter
 ) -> Callable[[], float]:
     """A call that runs the step of ``place`` and returns its milliseconds by ``clock``."""
     spans = place.spans
     tensors = {name: array[: place.rows * place.tokens] for name, array in inputs.items()}
 
     def run() -> float:
-        if isinstance(executor, StatefulDecoder):  # what it keeps ends where its last step did
+        if getattr(executor, "exported", False):  # what it keeps ends where its last step did
             executor.occupy(place.rows, place.depth)
         start = clock()
         executor.step(spans, tensors)
@@ -131,7 +128,7 @@ def _clock(conditions: Conditions) -> Callable[[], float]:
 
 
 def _sizes(
-    executor: _Decoder, inputs: Mapping[str, Array], where: Ground, conditions: Conditions, tell: Tell
+    executor: Measured, inputs: Mapping[str, Array], where: Ground, conditions: Conditions, tell: Tell
 ) -> tuple[dict[Place, list[float]], float]:
     """Milliseconds of the unprofiled steps, and how far those at the usual place spread by the clock on the wall."""
     longest = max(place.tokens for place in where.places)
@@ -167,20 +164,18 @@ def _profiled(
     tell: Tell,
 ) -> dict[Place, tuple[list[dict[Kernel, float]], list[float]]]:
     """The kernels of some profiled steps, and how long those took, at the places of which ``_like`` needs them."""
-    kind = StatefulDecoder if spec.exported else OnnxDecoder
     places = dict.fromkeys(_like(place, where, spec.exported) for place in where.places)
     steps = [place for place in places if place.tokens == 1]
     order = [*(1 + PROFILED_STEPS) * steps, *PROFILED_PROMPTS * [place for place in places if place.tokens > 1]]
-    with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
-        profile, fused = Path(folder) / "trace", not spec.exported
-        session = open_session(directory / spec.model, threads=conditions.threads, fused=fused, profile=profile)
-        executor = kind(session, spec, context=where.context, slots=where.slots)
+    with recorded(directory, spec, where, conditions.threads) as recording:
+        executor = recording.executor
         executor.occupy(where.slots, where.filled)
         took = []
         for number, place in enumerate(order):
             took.append(runner(executor, inputs, place, _clock(conditions))())
+            recording.ran()
             tell("profile", 1 + number, len(order))
-        traced = read_trace(Path(session.end_profiling()))
+        traced = recording.runs()
     found: dict[Place, tuple[list[dict[Kernel, float]], list[float]]] = {place: ([], []) for place in places}
     # The first steps make buffers. A step is one run of the back end: an exported decoder's rows are not profiled.
     for place, ms, kernels in [*zip(order, took, traced, strict=True)][len(steps) :]:

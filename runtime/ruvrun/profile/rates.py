@@ -31,13 +31,14 @@ import numpy as np
 
 from ruvrun.costs import Rate
 from ruvrun.errors import InputError
-from ruvrun.executors import LOADERS
 from ruvrun.executors.sessions import open_session
 from ruvrun.profile.conditions import Tell, silent
 from ruvrun.profile.onnx_bytes import FLOAT, MS_DOMAIN, UINT8, Node, Weight, model_bytes
 
 MEMORY, OVERHEAD, FLOATS = "memory_bandwidth", "node_overhead", "f32_matmat"
 BLOCK = 32
+RATED = ("onnxruntime",)
+"""Back ends that the figures are measured on."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,11 @@ def measure_rates(target: str, backend: str, threads: int, *, size: Size = USUAL
     Raises:
         InputError: ``rates-unknown``: there are no models for this back end.
     """
-    if backend != "onnxruntime":
+    if backend not in RATED:
         raise InputError(
             "rates-unknown",
             f"there are no figures to be measured for {backend}",
-            hint=f"they are measured for onnxruntime; back ends: {', '.join(LOADERS)}",
+            hint=f"measure on such a machine (ruvrun profile), and build with --costs; figures: {', '.join(RATED)}",
         )
     found: list[Rate] = []
     total = 7

@@ -24,7 +24,7 @@ from ruvrun.profile.draw import drawn, is_probe, load_probe
 from ruvrun.profile.overhead import measure_overhead
 from ruvrun.profile.places import ground
 from ruvrun.profile.provenance import provenance
-from ruvrun.profile.rates import measure_rates
+from ruvrun.profile.rates import RATED, measure_rates
 from ruvrun.profile.sheet import Sheet, load_sheet
 
 _HERE = "host"
@@ -138,6 +138,9 @@ def profile(
             "no stage here is a whole model, so what a step costs beside its units was not measured: use a probe"
         )
     kind = stages[0].spec
+    if figures and kind.backend not in RATED:
+        notes.append(f"what this machine itself can do, which costs are scaled by, is not measured on {kind.backend}")
+        figures = False
     rates = measure_rates(kind.target, kind.backend, conditions.threads, tell=tell) if figures else []
     table = CostTable(provenance=[source], unit=list(rows.values()), overhead=overheads, rate=rates)
     return Profile(table, tuple(notes))
@@ -148,6 +151,12 @@ def _measure(
 ) -> tuple[list[UnitCost], Overhead | None]:
     """The rows of one stage, and its overhead where it is a whole program."""
     directory, spec = segment.directory, segment.spec
+    if spec.kind == "graph" and spec.backend != "onnxruntime":
+        raise InputError(
+            "profile-unsupported",
+            f"what the nodes of a graph cost on {spec.backend} is not measured yet",
+            hint="build it for a target whose back end is onnxruntime",
+        )
     inputs = None
     if spec.kind == "graph":
         inputs = {name: value for name, value in graph.graph_inputs(directory, spec).items() if value is not None}
