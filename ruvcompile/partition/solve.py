@@ -86,6 +86,8 @@ def _answered(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partitio
     for number, path in enumerate(loose.paths):
         bound = max(simple[number], loose.proven[number]) if ground.whole else simple[number]
         answer = None if path is None else _weighed(task, ground, path).proven(bound, exact=ground.whole)
+        if answer is not None:
+            answer = replace(answer, relaxed_ms=simple[number], searched_ms=loose.proven[number])
         if answer is not None and "memory" in objections(task, answer.stages):
             again.append(number)
         answers.append(answer)
@@ -97,7 +99,12 @@ def _answered(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partitio
             known = answers[number]
             assert known is not None
             held = None if path is None else _weighed(task, ground, path).proven(known.bound_ms, exact=False)
-            answers[number] = held and replace(held, exact=ground.whole and not held.gap)
+            answers[number] = held and replace(
+                held,
+                exact=ground.whole and not held.gap,
+                relaxed_ms=known.relaxed_ms,
+                searched_ms=known.searched_ms,
+            )
     return answers
 
 

@@ -142,6 +142,8 @@ class Partition:
         bound_ms: no partition of the kind that was asked for has a smaller value.
         gap: (value - bound) / value.
         exact: whether every partition was considered: nothing was contracted or given up.
+        relaxed_ms: what no partition beats that may also divide items (``bound``); 0 where that was not looked at.
+        searched_ms: what none of those that were looked at beats: all of them, unless items were put together first.
     """
 
     stages: tuple[Stage, ...]
@@ -154,6 +156,8 @@ class Partition:
     bound_ms: float = 0.0
     gap: float = 1.0
     exact: bool = False
+    relaxed_ms: float = 0.0
+    searched_ms: float = 0.0
 
     @property
     def bottleneck_ms(self) -> float:

@@ -37,6 +37,7 @@ def figures_of(desk: Desk, choice: Choice) -> dict[str, Any]:
         "lower_bound_ms": round(chosen.bound_ms, 4),
         "gap": round(max(0.0, 1 - chosen.bound_ms / chosen.value_ms) if chosen.value_ms > 0 else 0.0, 4),
         "exact": chosen.exact,
+        **_bounds(chosen),
         "cost_source": source_of(facts),
     }
     if facts.decoder:
@@ -55,6 +56,16 @@ def figures_of(desk: Desk, choice: Choice) -> dict[str, Any]:
         "rejected": [*map(dict, facts.rejected), *_too_small(desk)],
         "verdict": verdict(desk, choice),
     }
+
+
+def _bounds(solution: Solution) -> dict[str, Any]:
+    """What the bound is of, where that is not the slowest part; and both bounds, where the search was not whole."""
+    found: dict[str, Any] = {}
+    if solution.aim == "latency":
+        found["bound_of"] = {"latency_ms": round(solution.value_ms, 4)}
+    if not solution.exact and solution.searched_ms:
+        found["bounds"] = {"relaxation": round(solution.relaxed_ms, 4), "search": round(solution.searched_ms, 4)}
+    return found
 
 
 def rows_of(desk: Desk, solution: Solution) -> int:

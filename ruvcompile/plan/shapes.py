@@ -39,6 +39,7 @@ class Solution:
         value_ms, bound_ms: that of the pipeline where it is largest; no partition onto its nodes has less than the
             second.
         exact: whether nothing was left out in the search.
+        relaxed_ms, searched_ms: both bounds, as of a ``Partition``; 0 where there are none.
     """
 
     shape: Shape
@@ -52,6 +53,8 @@ class Solution:
     value_ms: float
     bound_ms: float
     exact: bool
+    relaxed_ms: float = 0.0
+    searched_ms: float = 0.0
 
     @property
     def cuts(self) -> Cuts:

@@ -229,6 +229,8 @@ class Solver:
             value_ms=value,
             bound_ms=min(proof.bound_ms, value) if proof is not None else 0.0,
             exact=proof is not None and proof.exact,
+            relaxed_ms=proof.relaxed_ms if proof is not None else 0.0,
+            searched_ms=proof.searched_ms if proof is not None else 0.0,
         )
         return replace(draft, rate=self.rate(draft, draft.streams))
 

@@ -135,6 +135,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     cost_source: str = "measured"
     rows: int = 1
     exact: bool = True
+    bound_of: dict[str, float] = {}
+    bounds: dict[str, float] = {}
     predicted_tokens_per_s: float | None = None
     predicted_tokens_per_s_one: float | None = None
     predicted_ttft_ms: float | None = None

@@ -158,6 +158,27 @@ def test_a_company_is_planned_with_what_was_measured_in_it(program) -> None:
     assert alone["tokens_per_s_one"] == pytest.approx(1000 / 8, abs=0.01)
 
 
+def test_the_bound_is_of_what_was_made_small(program) -> None:
+    """With two rows a step the slowest stage takes longer than one pass of one row: neither bounds the other."""
+    costs = table(program, {"pi5": 1.0})
+    plan = plan_of(program, fleet(node("a"), node("b")), costs, stages=2, streams=4, objective="latency")
+    one_pass = plan.figures["bound_of"]["latency_ms"]
+    assert plan.figures["lower_bound_ms"] == pytest.approx(one_pass) == pytest.approx(8.2, rel=1e-3)
+    assert plan.figures["bottleneck_ms"] > one_pass
+    assert "bound_of" not in plan_of(program, fleet(node("a"), node("b")), costs, stages=2, streams=4).figures
+
+
+def test_both_bounds_are_told_where_the_search_was_not_whole(program, monkeypatch) -> None:
+    costs = table(program, {"pi5": 1.0})
+    assert "bounds" not in plan_of(program, fleet(node("a"), node("b")), costs, stages=2, streams=4).figures
+    monkeypatch.setattr("ruvcompile.partition.solve._MOST", 4)
+    monkeypatch.setattr("ruvcompile.partition.solve._FEWEST", 4)
+    figures = plan_of(program, fleet(node("a"), node("b")), costs, stages=2, streams=4).figures
+    assert not figures["exact"]
+    assert 0 < figures["lower_bound_ms"] == figures["bounds"]["relaxation"] <= figures["bounds"]["search"]
+    assert figures["bounds"]["search"] <= figures["bottleneck_ms"]
+
+
 def test_what_must_stay_stays(program) -> None:
     """The prompt never leaves the head's node: what reads and what makes tokens is there."""
     place = Place("input_ids", ("n1",), Wanted())

@@ -211,5 +211,13 @@ def test_what_the_build_saw_stands_beside_what_it_planned() -> None:
 def test_a_plan_says_whether_its_search_was_whole() -> None:
     plan = figures()
     assert "left out of the search" not in pages.page_of(manifest(plan), costs(), seen(plan))
-    plan = figures(exact=False)
-    assert "left out of the search" in pages.page_of(manifest(plan), costs(), seen(plan))
+    plan = figures(exact=False, bounds={"relaxation": 5.0, "search": 6.0})
+    page = pages.page_of(manifest(plan), costs(), seen(plan))
+    assert "left out of the search" in page
+    assert "No cut beats 5.00 ms, and none of those that were looked at 6.00 ms." in page
+
+
+def test_the_bound_of_one_pass_is_no_line_across_the_stages() -> None:
+    plan = figures(bound_of={"latency_ms": 8.2})
+    assert "<dt>one pass</dt>" in pages.page_of(manifest(plan), costs(), seen(plan))
+    assert seen(plan).charts["times"].marks == seen(figures()).charts["times"].marks - 1

@@ -87,9 +87,14 @@ def test_alternatives_of_a_graph() -> None:
 
 
 def test_both_bounds_are_told_where_they_are_two() -> None:
-    text = plan_text(PLAN | {"bounds": {"relaxed": 5.0, "proved_infeasible": 6.0}, "rows": 2})
+    text = plan_text(PLAN | {"bounds": {"relaxation": 5.0, "search": 6.0}, "rows": 2})
     assert "slowest part 6.25 ms at 2 rows, lower bound" in text
-    assert "bounds: relaxed 5.00 ms, proved infeasible 6.00 ms" in text
+    assert "bounds: relaxation 5.00 ms, search 6.00 ms" in text
+
+
+def test_a_bound_is_told_beside_what_it_bounds() -> None:
+    assert "ms; one pass 8.20 ms, lower bound" in plan_text(PLAN | {"bound_of": {"latency_ms": 8.2}})
+    assert "one pass" not in plan_text(PLAN)
 
 
 def test_a_search_that_left_something_out_says_so() -> None:

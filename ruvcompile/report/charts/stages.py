@@ -59,7 +59,7 @@ def times_chart(
         key = (str(bar["stage"]), str(bar["side"]))
         sums[key] = sums.get(key, 0.0) + bar["ms"]
     # Figures stand behind the line of the lower bound where that is near, not on it.
-    bound = figures.lower_bound_ms
+    bound = 0.0 if figures.bound_of else figures.lower_bound_ms  # that of one pass is not a stage's
     ends: list[Spec] = [
         {
             "stage": stage,
@@ -69,6 +69,8 @@ def times_chart(
         }
         for (stage, side), ms in sums.items()
     ]
+
+    bounded = not measured and bound > 0
 
     def spec(size: Size) -> Spec:
         ends_at = [(end["ms"], len(end["text"])) for end in ends]
@@ -96,7 +98,7 @@ def times_chart(
                 "encoding": {"y": y, **offset, "x": {"field": "ms", "type": "quantitative"}, "text": {"field": "text"}},
             },
         ]
-        if not measured:
+        if bounded:
             rules = [{"ms": bound, "says": f"lower bound: {show_ms(bound)} ms"}]
             layers.append(
                 {
@@ -111,12 +113,14 @@ def times_chart(
     what = (
         f"Time of one step of {figures.rows} row{'s' if figures.rows > 1 else ''}" if not measured else "Time of a step"
     )
-    limit = "" if measured else " The dashed line is the lower bound: no cut makes the slowest stage faster than that."
+    limit = (
+        "" if not bounded else " The dashed line is the lower bound: no cut makes the slowest stage faster than that."
+    )
     return Chart(
         "times",
         "Time per stage",
         f"{what} on each stage{_some(figures)}, and what it is spent on.{beside}{limit}",
-        len(bars) + (0 if measured else 1),
+        len(bars) + bounded,
         spec,
     )
 
