@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from ruvcompile.lower.draft import kv_type_of
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces
@@ -65,6 +66,7 @@ class Parts:
                     backend=spec.backend,
                     target=spec.target,
                     passing=True,
+                    kv_type=kv_type_of(spec),
                 )
                 yield Path(folder), part
 

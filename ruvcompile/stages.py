@@ -107,6 +107,7 @@ def lower_stages(
             target=target.name,
             types=types,
             keyed=keyed,
+            kv_type=target.kv_type,
         )
         stages.append((directory, spec))
         done()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,11 @@ class Target:
         """Bytes of memory to assume where the fleet does not say: the first model's, or this machine's."""
         return self.memory[0] if self.memory else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
+    @property
+    def kv_type(self) -> str:
+        """The type of keys and values: what was asked for (``fleet_targets``), else the default."""
+        return self.kv_types[0]
+
     def figure(self, name: str) -> Figure | None:
         """The figure of that name, if the target has one."""
         return next((figure for figure in self.figures if figure.name == name), None)
@@ -120,7 +125,10 @@ def load_target(name: str, extra: Path | None = None) -> Target:
 
 
 def fleet_targets(options: Options) -> dict[str, Target]:
-    """The targets of the fleet's nodes by name, once what was asked is known to be possible on each of them."""
+    """The targets of the fleet's nodes by name, once what was asked is known to be possible on each of them.
+
+    Of key/value types a target then has the one that was asked for.
+    """
     targets = {name: load_target(name, options.targets_dir) for name in {node.target for node in options.fleet.nodes}}
     problems: list[RuvError] = []
     for name, target in sorted(targets.items()):
@@ -137,7 +145,8 @@ def fleet_targets(options: Options) -> dict[str, Target]:
                     )
                 )
     raise_all(problems)
-    return targets
+    asked = options.kv_type
+    return targets if asked is None else {name: replace(each, kv_types=(asked,)) for name, each in targets.items()}
 
 
 def usable_bytes(node: FleetNode, target: Target, fleet: Fleet) -> int:

@@ -16,11 +16,19 @@ import onnx_ir as ir
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.program import Piece, Program
-from ruvrun.bundle import File, State
+from ruvrun.bundle import File, StageSpec, State
 from ruvrun.manifest import Tensor
 from ruvrun.profile.sheet import Sheet
 
 KvType = Literal["float32", "float16", "uint8"]
+
+KV_TYPES: dict[str, KvType] = {"f32": "float32", "f16": "float16", "u8": "uint8"}
+"""Types of keys and values: their names here, and in a manifest."""
+
+
+def kv_type_of(spec: StageSpec) -> str:
+    """The type of a stage's keys and values, to write another like it."""
+    return next((name for name, dtype in KV_TYPES.items() if spec.kv is not None and spec.kv.dtype == dtype), "f32")
 
 
 @dataclass(frozen=True)

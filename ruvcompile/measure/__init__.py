@@ -30,6 +30,7 @@ def measure(
     backend: str,
     threads: int,
     beside: int,
+    kv_type: str,
     store: WeightStore,
     scratch: Path,
     samples: Mapping[str, Array],
@@ -44,6 +45,7 @@ def measure(
         keys: what each computes (``unit_keys``); units of equal key are one row.
         known: rows that need not be measured again.
         target, backend, threads, beside: what the rows are filed under, and how they are measured.
+        kv_type: of a decoder's keys and values.
         store, scratch: where what is run is written.
         samples, types: inputs to run a graph with, and its types as observed; not used for decoders.
     """
@@ -61,6 +63,7 @@ def measure(
             backend=backend,
             threads=threads,
             beside=beside,
+            kv_type=kv_type,
             store=store,
             scratch=scratch,
             progress=progress,

@@ -38,13 +38,16 @@ def measure_decoder(
     store: WeightStore,
     scratch: Path,
     progress: Progress,
+    kv_type: str = "f32",
 ) -> CostTable:
     """A row for every distinct key, and the overhead, as rows of ``target``."""
     part, part_units, part_keys = sampled(program, units, keys)
     (piece,) = pieces(part, part_units, ())
     directory = scratch / "measured"
     keyed = Keyed(part_units, part_keys)
-    write_stage(part, piece, directory, store, backend=backend, target=target, passing=True, keyed=keyed)
+    write_stage(
+        part, piece, directory, store, backend=backend, target=target, passing=True, keyed=keyed, kv_type=kv_type
+    )
     try:
         return profile_stage(
             directory,

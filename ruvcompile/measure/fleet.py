@@ -40,10 +40,10 @@ def measure_fleet(
     ``known``; where they are missing this machine is measured, with as many threads as it has of those asked for, and
     its rows are scaled.
     """
-    kinds = dict.fromkeys((member.target, member.threads, member.beside) for member in members)
+    kinds = dict.fromkeys((member.target, member.threads, member.beside, member.node.local) for member in members)
     used = [CostTable(provenance=known.provenance, stage=known.stage, link=known.link, rate=known.rate)]
-    for target, threads, beside in kinds:
-        here = target.name == HOST
+    for target, threads, beside, local in kinds:
+        here = local or target.name == HOST
         given = None if here else held(program, keys, known, target.name, target.backend, threads, None)
         if given is not None:
             used.append(given)
@@ -54,10 +54,11 @@ def measure_fleet(
             units,
             keys,
             known,
-            target=HOST,
+            target=target.name if here else HOST,
             backend=target.backend,
             threads=count,
             beside=beside,
+            kv_type=target.kv_type,
             store=store,
             scratch=scratch,
             samples=samples,

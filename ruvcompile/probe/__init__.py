@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ruvcompile.errors import InputError
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.passes.infer import Type
@@ -54,6 +55,12 @@ def write_probe(
     Returns:
         The JSON object of the command, without what only the command line knows.
     """
+    if target.backend != "onnxruntime":
+        raise InputError(
+            "probe-unsupported",
+            f"there are no probes for {target.backend} yet, whose weights lie otherwise than those that are drawn",
+            hint="build for it, copy a bundle, and measure that there: ruvrun profile BUNDLE_DIR",
+        )
     store = DrawnStore(directory / ".store", SEED)
     (piece,) = pieces(program, keyed.units, ())
     spec = write_stage(
@@ -66,6 +73,7 @@ def write_probe(
         types=types,
         keyed=keyed,
         passing=True,
+        kv_type=target.kv_type,
     )
     if program.decoder is None:
         write_inputs(directory, spec, samples)

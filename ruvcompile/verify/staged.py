@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ruvcompile.errors import InputError
+from ruvcompile.lower.draft import kv_type_of
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.parts import Parts, Stage, run_parts
@@ -112,7 +113,9 @@ def uncut(program: Program, scratch: Path, *, like: StageSpec) -> Parts:
     made = pieces(program, units, ())
     store = WeightStore(scratch / "store")
     directory = scratch / "uncut"
-    spec = write_stage(program, made[0], directory, store, backend=like.backend, target=like.target)
+    spec = write_stage(
+        program, made[0], directory, store, backend=like.backend, target=like.target, kv_type=kv_type_of(like)
+    )
     return Parts(program, units, made, [(directory, spec)], store, scratch)
 
 

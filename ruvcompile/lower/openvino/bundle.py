@@ -13,7 +13,7 @@ import onnx_ir as ir
 import openvino as ov
 
 from ruvcompile.errors import InputError
-from ruvcompile.lower.draft import Draft, KvType, Written
+from ruvcompile.lower.draft import KV_TYPES, Draft, Written
 from ruvcompile.lower.edit import Edit, integer
 from ruvcompile.lower.files import by_rows, decoder_groups, graph_groups, hashed, ports, write_model
 from ruvcompile.lower.openvino.names import name_layers
@@ -26,7 +26,6 @@ from ruvrun.executors.openvino import EMBEDDED, WINDOWS, paged
 from ruvrun.profile.sheet import Sheet
 
 MODEL, ONNX = "stage.xml", "stage.onnx"
-KV_TYPES: dict[str, KvType] = {"f32": "float32", "f16": "float16", "u8": "uint8"}
 _PRECISION = "f32"
 
 
@@ -170,4 +169,4 @@ def _cannot(what: str, said: str = "") -> InputError:
     )
 
 
-__all__ = ["KV_TYPES", "MODEL", "write"]
+__all__ = ["MODEL", "write"]
