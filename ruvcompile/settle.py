@@ -230,14 +230,15 @@ def with_ways(plan: Plan, seen: StageCost, facts: Facts) -> Facts:
     """The facts, the ways between processes corrected by what is left of a round once the stages are.
 
     Waking up takes longer or less than a table says from one hour to the next. A round that is as long as its slowest
-    stage tells nothing of the ways, and then correcting them changes nothing.
+    stage tells nothing of the ways: where correcting them does not change what is promised, they stay as they are.
     """
     if not seen.per_s or not promised(plan) or facts.options.fleet.default_link is not None:
         return facts
     pipelines, stages = len(plan.pipelines), len(plan.pieces)
     share = 1e3 * seen.streams / pipelines
     left = share / (seen.per_s / pipelines) - share / (promised(plan) / pipelines)
-    return replace(facts, hop_ms=facts.hop_ms + left / (stages + 1))
+    found = replace(facts, hop_ms=facts.hop_ms + left / (stages + 1))
+    return found if promised(make_plan(found, plan.cuts)) != promised(plan) else facts
 
 
 def units_of(plan: Plan) -> list[tuple[Unit, ...]]:
