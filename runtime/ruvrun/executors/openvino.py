@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openvino as ov
 
 from ruvrun.bundle import StageSpec
@@ -44,21 +45,34 @@ class OpenVinoGraph:
 
     def __init__(self, compiled: Any) -> None:
         self._request = compiled.create_infer_request()
-        self._inputs = [port.get_any_name() for port in compiled.inputs]
+        self._inputs = {port.get_any_name(): port for port in compiled.inputs}
         self._outputs = [port.get_any_name() for port in compiled.outputs]
 
     def run(self, tensors: Mapping[str, Value]) -> dict[str, Value]:
         """Run the stage once."""
+        given = {name: tensors[name] for name in self._inputs}
+        for name, port in self._inputs.items():
+            _check(name, port, given[name])
         try:
-            found = self._request.infer({name: tensors[name] for name in self._inputs})
-            return {name: found[name] for name in self._outputs}
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise InputError(
-                "graph-run-failed",
-                "the graph refused these inputs",
-                context=[str(error)],
-                hint="compare names, types and shapes",
-            ) from None
+            found = self._request.infer(given)
+        except RuntimeError as error:
+            raise _refused(str(error)) from None
+        return {name: found[name] for name in self._outputs}
+
+
+def _check(name: str, port: Any, value: Value) -> None:
+    """OpenVINO itself casts what is of another type, and computes something of what is of another shape."""
+    dtype, shape = port.get_element_type().to_dtype(), port.get_partial_shape()
+    if not isinstance(value, np.ndarray) or value.dtype != dtype:
+        raise _refused(f"{name} is no array of {dtype}")
+    if not shape.compatible(ov.PartialShape(list(value.shape))):
+        raise _refused(f"{name} has the shape {list(value.shape)}; the graph takes {shape}")
+
+
+def _refused(why: str) -> InputError:
+    return InputError(
+        "graph-run-failed", "the graph refused these inputs", context=[why], hint="compare names, types and shapes"
+    )
 
 
 def load_decoder(directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int) -> PagedDecoder:
