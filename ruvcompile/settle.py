@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from ruvcompile.fleet import HOST
-from ruvcompile.measure.provenance import provenance
 from ruvcompile.measure.staged import SECONDS, TOKENS, NotMeasuredError, Reality, measure_staged, prompt_tokens
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Plan, make_plan
@@ -29,6 +28,7 @@ from ruvcompile.progress import Progress
 from ruvcompile.stages import Lowered
 from ruvrun.costs import CostTable, StageCost, merge, stage_key
 from ruvrun.executors import Array
+from ruvrun.profile.provenance import provenance
 
 AGREED = 0.03
 """Prediction and measurement agree when they differ by no more than this part."""
@@ -199,7 +199,9 @@ def with_reality(plan: Plan, facts: Facts, reality: Reality) -> Facts:
     for number, row in enumerate(blanks):
         found.setdefault(_identity(row), []).append(number)
     rows = [_seen(blanks[numbers[0]], reality, numbers) for numbers in found.values()]
-    seen = CostTable(provenance=[provenance()], stage=rows)
+    first = plan.members[0]
+    source = provenance(first.target.backend, facts.program.name, first.threads)
+    seen = CostTable(provenance=[source], stage=rows)
     return replace(facts, costs=merge([facts.costs, seen]))
 
 

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ruvcompile.measure.provenance import provenance
 from ruvcompile.measure.work import Work
 from ruvcompile.plan.figures import SCALED
 from ruvcompile.targets import Target
 from ruvrun.costs import CostTable, NodeCost, Overhead, Point, Provenance, Rate, UnitCost
+from ruvrun.profile.provenance import provenance
 
 MEMORY, OVERHEAD, FLOATS = "memory_bandwidth", "node_overhead", "f32_matmat"
 LIKE = {
@@ -92,7 +92,7 @@ def scale(table: CostTable, target: Target, threads: int, by: Figures, work: Map
         table: measured here; stages and links that were measured as such are left out.
         work: what each unit does, by key.
     """
-    here = provenance()
+    here = provenance(target.backend, "", threads)
     source = Provenance(machine=here.machine, cpu=here.cpu, software=f"{by.how}; {here.software}", date=here.date)
     return CostTable(
         provenance=[source],

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from ruvcompile.errors import InputError, IntegrityError
-from ruvcompile.measure.provenance import provenance
 from ruvcompile.measure.scale import LIKE
 from ruvrun.costs import CostTable, Rate, dump_costs, load_costs, merge
 from ruvrun.manifest import load_manifest, load_nodes
+from ruvrun.profile.provenance import provenance
 from tests.compiler.builds import build, check_whole, plan, snapshot
 from tests.models import write_tiny_gguf
 
@@ -35,7 +35,7 @@ def model(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def built(model, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("built") / "dist"
-    build(model, output, name="the model")
+    build(model, output, name="the model", measured=True)
     return output
 
 
@@ -44,7 +44,7 @@ def pis(model, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("pis") / "dist"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ruvcompile.measure.fleet.measure_rates", rates)
-        result = build(model, output, target="pi5", nodes="4")
+        result = build(model, output, target="pi5", nodes="4", measured=True)
     assert result["cost_source"] == "scaled"
     return output
 
@@ -77,7 +77,7 @@ def test_scaled_costs_say_so_and_how(pis) -> None:
     assert all(row.threads == 4 for row in table.unit)
     (how,) = [entry.software for entry in table.provenance]
     assert how.startswith("scaled memory_bandwidth 2e+10 to 9.12e+09 B/s (published); ")
-    assert how.endswith(f"; {provenance().software}")
+    assert how.endswith(f"; {provenance('onnxruntime', '', 0).software}")
     assert load_manifest(pis / "manifest.toml").plan.cost_source == "scaled"
     assert "Costs: scaled." in (pis / "report.html").read_text()
 
@@ -89,7 +89,7 @@ def test_a_build_from_its_own_scaled_costs_is_the_same(pis, model, monkeypatch) 
     costs = pis.parent / "given.toml"
     costs.write_bytes((pis / "costs.toml").read_bytes())
     first = snapshot(pis)
-    build(model, pis, target="pi5", nodes="4", costs=(str(costs),))
+    build(model, pis, target="pi5", nodes="4", costs=(str(costs),), measured=True)
     assert snapshot(pis) == first
 
 
@@ -110,12 +110,12 @@ def test_rows_of_another_model_do_not_count(built, tmp_path) -> None:
     other = write_tiny_gguf(tmp_path / "other.gguf", hidden=96, heads=6, layers=2)
     with pytest.raises(InputError, match="is of another model"):
         build(other, tmp_path / "dist", costs=(str(built / "costs.toml"),))
-    build(other, tmp_path / "dist")
+    build(other, tmp_path / "dist", measured=True)
     old, new = (load_costs(path / "costs.toml") for path in (built, tmp_path / "dist"))
     assert len(new.unit) == 4, "embedding, attention, MLP, head"
     assert not {row.key for row in old.unit} & {row.key for row in new.unit}
     (tmp_path / "both.toml").write_bytes(dump_costs(merge([old, new])))
-    build(other, tmp_path / "again", costs=(str(tmp_path / "both.toml"),))
+    build(other, tmp_path / "again", costs=(str(tmp_path / "both.toml"),), measured=True)
     again = load_costs(tmp_path / "again" / "costs.toml")
     assert [msgspec.structs.replace(row, source=0) for row in again.unit] == new.unit
     assert {again.provenance[row.source] for row in again.unit} == {new.provenance[row.source] for row in new.unit}
@@ -166,7 +166,7 @@ def test_measured_rows_are_whole(built) -> None:
 @pytest.mark.parametrize("context", [8, 40, 200])
 def test_a_short_context_is_measured_within_it(tmp_path, context) -> None:
     short = write_tiny_gguf(tmp_path / "short.gguf", context=context, layers=1)
-    build(short, tmp_path / "dist")
+    build(short, tmp_path / "dist", measured=True)
     assert all(row.depth == context // 2 for row in load_costs(tmp_path / "dist" / "costs.toml").unit)
 
 
