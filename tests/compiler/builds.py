@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from ruvcompile import compile as steps
 from ruvcompile.options import Options, resolve
@@ -14,6 +16,7 @@ from ruvcompile.progress import Silent
 from ruvrun.bundle import StageSpec, verify_bundle
 from ruvrun.costs import CostTable, Overhead, dump_costs
 from ruvrun.manifest import Manifest, load_manifest
+from tests.assumed import assume_costs
 
 
 def options(model: Path, output: Path, **flags: Any) -> Options:
@@ -27,14 +30,24 @@ def options(model: Path, output: Path, **flags: Any) -> Options:
     return resolve({"model": str(model), "output": str(output)} | fleet | flags, directory=output.parent)
 
 
-def build(model: Path, output: Path, **flags: Any) -> dict[str, Any]:
-    """The JSON object of a build."""
-    return steps.build(options(model, output, **flags), Silent())
+def build(model: Path, output: Path, *, measured: bool = False, **flags: Any) -> dict[str, Any]:
+    """The JSON object of a build; ``measured``: as a user's, which takes seconds, where costs are assumed otherwise."""
+    with _costs(measured):
+        return steps.build(options(model, output, **flags), Silent())
 
 
-def plan(model: Path, folder: Path, **flags: Any) -> dict[str, Any]:
-    """The JSON object of a plan."""
-    return steps.plan(options(model, folder / "dist", **flags), Silent())
+def plan(model: Path, folder: Path, *, measured: bool = False, **flags: Any) -> dict[str, Any]:
+    """The JSON object of a plan; ``measured`` as for ``build``."""
+    with _costs(measured):
+        return steps.plan(options(model, folder / "dist", **flags), Silent())
+
+
+@contextmanager
+def _costs(measured: bool) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if not measured:
+            assume_costs(patch)
+        yield
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:

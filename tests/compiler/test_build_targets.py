@@ -217,7 +217,7 @@ def test_a_key_that_others_can_read_is_told(model, built, tmp_path) -> None:
 def test_a_head_without_a_stage_gets_a_bundle_without_one(model, built, tmp_path) -> None:
     fleet = tmp_path / "fleet.toml"
     tables = "".join(f'[[node]]\nname = "{name}"\ntarget = "host"\n' for name in "abc")
-    fleet.write_text(f'head = "c"\n{tables}')
+    fleet.write_text(f'head = "c"\n{tables}[[place]]\nmatch = "/*"\non = ["a", "b"]\n')
     build(model, tmp_path / "dist", fleet=str(fleet), stages=2)
     manifest, _ = check_whole(tmp_path / "dist")
     assert manifest.head.node == "c"

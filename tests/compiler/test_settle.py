@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from ruvcompile.measure.staged import NotMeasuredError, Reality
 from ruvcompile.plan import Plan
 from ruvrun.costs import load_costs, stage_key
 from tests.assumed import assumed_fleet
-from tests.compiler.builds import build, plan, snapshot
+from tests.compiler import builds
+from tests.compiler.builds import snapshot
 from tests.models import write_tiny_gguf
 
 LAYERS = 6
+build, plan = partial(builds.build, measured=True), partial(builds.plan, measured=True)
+"""What is measured is the world's to say."""
 
 
 @pytest.fixture(scope="module")
