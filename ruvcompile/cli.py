@@ -113,7 +113,8 @@ def probe(output: str | None, **flags: Any) -> None:
         ruvrun profile probe -o costs.toml
         ruvcompile build model.gguf --target pi5 --nodes 4 --costs costs.toml
     """
-    options, progress = _start({**flags, "nodes": "1", "output": output or "probe"}, unsaid=("objective",))
+    output = "probe" if output is None else output  # the empty one is refused
+    options, progress = _start({**flags, "nodes": "1", "output": output}, unsaid=("objective",))
     from ruvcompile import compile as steps
 
     _finish(flags, steps.probe(options, progress), tables.probe_text)
@@ -138,7 +139,8 @@ def profile(output: str | None, **flags: Any) -> None:
         ruvcompile profile model.gguf --target host --nodes 2 -o costs.toml
         ruvcompile build model.gguf --target host --nodes 2 --costs costs.toml
     """
-    options, progress = _start({**flags, "output": output or "costs.toml"}, unsaid=("objective",))
+    output = "costs.toml" if output is None else output
+    options, progress = _start({**flags, "output": output}, unsaid=("objective",))
     from ruvcompile import compile as steps
 
     _finish(flags, steps.profile(options, progress), tables.profile_text)

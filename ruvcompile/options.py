@@ -33,6 +33,7 @@ DEFAULTS: Mapping[str, Any] = {
 # Defaults that say nothing about any other graph: told when the model is known to be a decoder.
 OF_DECODERS = ("prompt-tokens",)
 
+MOST_USERS = 100_000
 _LONGEST_NAME = 200
 
 
@@ -128,8 +129,10 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
 
 def _merge(flags: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Flags over the file at ``path``. A fleet and a target exclude each other, so a flag sets the file's aside."""
-    if flags.get("output") == "":  # an unset variable of a script, and the default would be replaced
-        raise UsageError("output-missing", "-o names no folder", hint="name one, or leave -o out for the default")
+    for key, value in flags.items():
+        if value == "" and key != "model":  # an unset variable of a script, and the default would be taken
+            told = f"{'-o' if key == 'output' else _flag(key)} says nothing"
+            raise UsageError(f"{_dashed(key)}-missing", told, hint="leave it out for the default")
     given = {key: value for key, value in flags.items() if value is not False and value not in (None, (), "")}
     configured = _read_file(path) if path.is_file() else {}
     aside: tuple[str, ...] = ()
@@ -168,6 +171,9 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
             problems.append(
                 UsageError(f"{_dashed(key)}-invalid", f"{_flag(key)} {value} is not 1 or more", hint="give a number")
             )
+    if type(users := asked.get("users", 1)) is int and users > MOST_USERS:
+        told = f"--users {users} is more than a simulation is for, {MOST_USERS}"
+        problems.append(UsageError("users-invalid", told, hint="simulate a part of the fleet, for its part of them"))
     for file in [*_list(asked.get("costs", ())), *([asked["inputs"]] if "inputs" in asked else [])]:
         if not Path(file).is_file():
             problems.append(InputError("file-missing", f"no file {file}", hint="check the path"))

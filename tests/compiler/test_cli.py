@@ -307,3 +307,9 @@ def test_help_and_wrong_flags_need_no_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["build", "probe", "profile"])
+def test_an_empty_place_is_not_the_default(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, str(tmp_path), "--target", "host", "-o", ""]) == 2
+    assert "error[output-missing]: -o says nothing" in capsys.readouterr().err

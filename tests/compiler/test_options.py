@@ -118,6 +118,9 @@ def test_shapes(tmp_path: Path, model: str) -> None:
         ({"target": "host", "max_tokens": 64}, "max-tokens-alone", 2, "--simulate"),
         ({"target": "host", "simulate": True, "max_tokens": 0}, "max-tokens-invalid", 2, "1 or more"),
         ({"target": "host", "simulate": True, "users": 0}, "users-invalid", 2, "1 or more"),
+        ({"target": "host", "simulate": True, "users": 10**9}, "users-invalid", 2, "100000"),
+        ({"target": "host", "cut": ""}, "cut-missing", 2, "--cut says nothing"),
+        ({"target": "host", "output": ""}, "output-missing", 2, "-o says nothing"),
     ],
 )
 def test_one_clear_error(tmp_path: Path, model: str, flags: dict[str, Any], ref: str, code: int, says: str) -> None:

@@ -28,7 +28,7 @@ from ruvrun.costs import (
     table_at,
     write_costs,
 )
-from ruvrun.errors import InputError
+from ruvrun.errors import InputError, MachineError
 
 HERE = Provenance(
     machine="x86_64, 2 cores", cpu="this", software="ruvrun 1", date="2026-01-01", features=("avx2",), threads=2
@@ -123,6 +123,7 @@ IDENTITY = {
 @given(TABLES)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, table: CostTable) -> None:
     path = tmp_path_factory.mktemp("costs") / "costs.toml"
+    table = merge([table])  # no row twice
     path.write_bytes(dump_costs(table))
     assert load_costs(path) == table
 
@@ -310,6 +311,7 @@ BAD = {
     "format": ("format = 1", "format = 7", "format-unknown"),
     "negative point": ("ms = 2.5", "ms = -2.5", "cost-wrong"),
     "point that is no number": ("ms = 2.5", "ms = nan", "cost-wrong"),
+    "no threads": ("threads = 1", "threads = 0", "cost-wrong"),
     "no rows": ("rows = 2", "rows = 0", "cost-wrong"),
     "a point twice": ("rows = 2", "rows = 1", "cost-twice"),
     "negative bytes": ("weight_bytes = 9", "weight_bytes = -9", "cost-wrong"),
@@ -400,3 +402,18 @@ def test_what_a_table_says_in_short() -> None:
     assert lines[0] == "unit a: 7.000 ms, 20.000 ms with 8 rows, 0.2500 ms a prompt token, spread 0 %"
     assert "0.500 + 0.000 a row in the stage, 0.000 + 0.125 a row in the head" in lines[1]
     assert lines[2] == "a to b: 0.250 ms, 5.0 MB/s"
+
+
+def test_a_row_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "costs.toml"
+    path.write_bytes(dump_costs(CostTable(provenance=[HERE], unit=[row("a", 1.0), row("b"), row("a", 2.0)])))
+    with pytest.raises(InputError, match=r"two rows of \[\[unit\]\] are of the same") as caught:
+        load_costs(path)
+    assert caught.value.ref == "cost-twice"
+    assert caught.value.context == ("key a, target host, backend onnxruntime, threads 1, beside 1",)
+
+
+def test_where_nothing_can_be_written_is_known_before_anything_is_measured() -> None:
+    with pytest.raises(MachineError, match="/proc may not be written to") as caught:
+        table_at(Path("/proc/costs.toml"))
+    assert caught.value.ref == "output-unwritable"

@@ -28,18 +28,22 @@ _IDENTITY = {
 _DIVIDED = ("bytes_per_s", "value")
 """Of links and rates: what others are divided by."""
 
+_COUNTED = ("threads", "beside", "rows")
+"""What there is one of at least: no build asks for a row with none, so it would be passed over in silence."""
+
 
 def load_costs(path: Path) -> CostTable:
     """Read a cost table.
 
     Raises:
-        InputError: it is none; a cost is no time or no size (``cost-wrong``), a curve has a point twice
-            (``cost-twice``), or a row names a source that is not there (``cost-source``).
+        InputError: it is none; a cost is no time or no size (``cost-wrong``), a row or a point of a curve is there
+            twice (``cost-twice``), or a row names a source that is not there (``cost-source``).
     """
     table = read_toml(path, CostTable, "cost table")
+    _check_rows_once(path, table)
     for what, row in _named(table):
         for name, value in _figures(row):
-            least = value > 0 if name in _DIVIDED else value >= 0
+            least = value >= 1 if name in _COUNTED else value > 0 if name in _DIVIDED else value >= 0
             if not (least and value < float("inf")):  # NaN is no time either
                 raise InputError("cost-wrong", f"{path}: {what} has {name} = {value}", hint="measure it again")
         if not 0 <= row.source < len(table.provenance):
@@ -69,8 +73,7 @@ def table_at(output: Path) -> CostTable:
         raise InputError("output-folder-missing", what, hint="make it, or choose another -o")
     if output.is_dir():
         raise InputError("output-not-ours", f"{output} is a folder", hint="name a file, as in -o costs.toml")
-    if not os.access(output.parent, os.W_OK):
-        raise MachineError("output-unwritable", f"{output.parent} may not be written to", hint="choose another -o")
+    _check_writable(output)
     if not os.path.lexists(output):
         return CostTable()
     try:
@@ -80,9 +83,24 @@ def table_at(output: Path) -> CostTable:
         raise InputError("output-not-ours", told, context=[error.message], hint="choose another -o") from None
 
 
+def _check_writable(output: Path) -> None:
+    """Only who tries it knows: root may write anywhere, and not into /proc or what is mounted read-only."""
+    probe = _partial(output)
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        what = f"{output.parent} may not be written to: {error.strerror}"
+        raise MachineError("output-unwritable", what, hint="choose another -o") from None
+
+
+def _partial(output: Path) -> Path:
+    return output.with_name(f".{output.name}.partial-{os.getpid()}")
+
+
 def write_costs(output: Path, tables: Iterable[CostTable]) -> None:
     """Write several tables as one; it appears whole, in the place of what was there."""
-    partial = output.with_name(f".{output.name}.partial-{os.getpid()}")
+    partial = _partial(output)
     try:
         partial.write_bytes(dump_costs(merge(tables)))
         partial.replace(output)
@@ -135,6 +153,20 @@ def _numbers(row: msgspec.Struct) -> Iterator[tuple[str, float]]:
         value = getattr(row, name)
         if isinstance(value, int | float):
             yield name, value
+
+
+def _check_rows_once(path: Path, table: CostTable) -> None:
+    """Of two measurements of the same nobody knows which one is meant; what is written here never holds both."""
+    for field, identity in _IDENTITY.items():
+        seen = set()
+        for row in getattr(table, field):
+            key = tuple(getattr(row, name) for name in identity)
+            if key in seen:
+                told = ", ".join(f"{name} {value}" for name, value in zip(identity, key, strict=True))
+                what = f"{path}: two rows of [[{field}]] are of the same"
+                hint = "remove one of them, or measure it again"
+                raise InputError("cost-twice", what, context=[told], hint=hint)
+            seen.add(key)
 
 
 def _check_curve(path: Path, what: str, curve: Sequence[Point]) -> None:
