@@ -31,10 +31,7 @@ from ruvrun.costs import UnitCost
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, MachineError
 from ruvrun.executors import GraphExecutor
-from ruvrun.executors.graph import OnnxGraph
-from ruvrun.executors.onnxruntime import WORTH_HUGE_PAGES
 from ruvrun.executors.pages import use_huge_pages
-from ruvrun.executors.sessions import open_session
 from ruvrun.npz import read_npz
 from ruvrun.profile.attribution import Attribution, Event
 from ruvrun.profile.conditions import Conditions, Tell, silent
@@ -81,6 +78,10 @@ def measure_graph(
     Raises:
         InputError: the stage does not load, or does not run on its own inputs.
     """
+    from ruvrun.executors.graph import OnnxGraph  # a node may have another back end alone
+    from ruvrun.executors.onnxruntime import WORTH_HUGE_PAGES
+    from ruvrun.executors.sessions import open_session
+
     inputs = graph_inputs(directory, spec)
     with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
         profile = Path(folder) / "profile"

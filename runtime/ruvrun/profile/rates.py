@@ -31,7 +31,6 @@ import numpy as np
 
 from ruvrun.costs import Rate
 from ruvrun.errors import InputError
-from ruvrun.executors.sessions import open_session
 from ruvrun.profile.conditions import Tell, silent
 from ruvrun.profile.onnx_bytes import FLOAT, MS_DOMAIN, UINT8, Node, Weight, model_bytes
 
@@ -171,6 +170,8 @@ def _small(path: Path, threads: int, size: Size) -> Any:
 def _open(path: Path, nodes: Sequence[Node], count: int, weights: Sequence[Weight], width: int, threads: int) -> Any:
     shape = ("rows", width)
     path.write_bytes(model_bytes(nodes, {"v0": shape}, {f"v{count}": shape}, weights))
+    from ruvrun.executors.sessions import open_session  # a node may have another back end alone
+
     return open_session(path, threads=threads)
 
 
