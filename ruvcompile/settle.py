@@ -123,6 +123,7 @@ def settle(
         FitError, UsageError: as ``make_plan``.
     """
     plan, lowered, held = make_plan(facts), None, None
+    first: float | None = None
     for turn in range(ROUNDS):
         held = look_up(plan, facts)
         if held is None:
@@ -142,6 +143,7 @@ def settle(
             held = look_up(plan, facts)
             assert held is not None, "every stage has a row now"
         progress.note(str(held))
+        first = held.difference if first is None else first
         if held.agrees or turn + 1 == ROUNDS:
             break
         facts = corrected(held, facts)
@@ -153,7 +155,10 @@ def settle(
             break
         plan, lowered = again, None
     if held is not None:
-        plan = replace(plan, figures={**plan.figures, "measured": held.figures})
+        # What a plan was corrected by it agrees with; how far off it was before is what says how good its costs are.
+        plan = replace(
+            plan, figures={**plan.figures, "measured": {**held.figures, "uncorrected": round(first or 0.0, 4)}}
+        )
     return Settled(plan, facts.costs, lowered)
 
 

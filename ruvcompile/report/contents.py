@@ -88,7 +88,8 @@ class Together(msgspec.Struct, frozen=True):
     """What was seen of the stages when they ran together for the build; a value of each stage, in the plan's order.
 
     ``stage_ms`` is what the back end took, the process's own time aside; ``difference`` the largest one between what
-    was planned and what was seen, as a part of the former.
+    was planned and what was seen, as a part of the former; ``uncorrected`` the same of the first plan, before any costs
+    were corrected by what was seen.
     """
 
     stage_ms: list[float] = []
@@ -96,6 +97,7 @@ class Together(msgspec.Struct, frozen=True):
     per_s: float = 0.0
     streams: int = 0
     difference: float = 0.0
+    uncorrected: float = 0.0
 
 
 class UnitPlace(msgspec.Struct, frozen=True):

@@ -206,6 +206,11 @@ def test_what_the_build_saw_stands_beside_what_it_planned() -> None:
     assert shown.planned_together == pytest.approx(800.0)
     assert shown.charts["memory"].marks == seen(plan).charts["memory"].marks
     assert seen(plan).charts["memory"].marks == seen(figures()).charts["memory"].marks + 2
+    off = figures(measured=seen_then | {"difference": 0.0, "uncorrected": 0.31})
+    assert "once the costs were corrected by what was seen; before that by 31.0 %" in pages.page_of(
+        manifest(off), costs(), seen(off)
+    )
+    assert "before that by" not in page
 
 
 def test_a_plan_says_whether_its_search_was_whole() -> None:

@@ -1,4 +1,4 @@
-"""What a round that took longer than it should says of the ways between processes: only what it can say."""
+"""What a run that was seen says of costs and ways, and what is told of that: no more than it can say."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.program import Program
-from ruvcompile.settle import blank, promised, with_ways
-from ruvrun.costs import StageCost
+from ruvcompile.progress import Silent
+from ruvcompile.settle import blank, promised, settle, with_ways
+from ruvrun.costs import CostTable, StageCost, merge
 from tests.compiler.planned import facts_of, fleet, node, table
 from tests.decoders import tiny_program
 
@@ -43,3 +44,16 @@ def test_a_round_as_long_as_its_slowest_stage_tells_nothing_of_them(program) -> 
     """The second stage has seven of eight units: with the longest ways that explain it, nothing would be slower."""
     facts, plan = planned(program, cut=("layers.0/attn/add",))
     assert with_ways(plan, seen(facts, plan, 0.95), facts) == facts
+
+
+def test_how_far_off_the_first_plan_was_is_told_whatever_it_was_corrected_to(program) -> None:
+    """Stages took twice what their units were said to take; then the plan says so, and agrees with that by itself."""
+    facts, plan = planned(program)
+    rows = [
+        msgspec.structs.replace(row, ms=2 * ms, per_s=promised(plan) / 2)
+        for row, ms in zip(blank(plan, facts), plan.inner_ms, strict=True)
+    ]
+    table = merge([facts.costs, CostTable(provenance=facts.costs.provenance, stage=rows)])
+    told = settle(replace(facts, costs=table), {}, None, Silent()).plan.figures["measured"]
+    assert told["uncorrected"] == pytest.approx(1.0, abs=1e-3)
+    assert told["difference"] < 0.03
