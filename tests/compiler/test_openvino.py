@@ -21,6 +21,7 @@ from ruvcompile.program import Program
 from ruvrun.executors import DecoderExecutor, Span, load_decoder
 from ruvrun.executors.openvino import OPTIONS, WINDOWS
 from ruvrun.executors.paged import PagedDecoder
+from ruvrun.profile.sheet import load_sheet
 from tests.decoders import Stage, family_program, tiny_program
 from tests.models import smollm2_path
 
@@ -175,6 +176,17 @@ def test_a_stage_is_the_same_bytes_every_time(program, folder, store, tmp_path) 
         found.append({str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()})
     assert found[0] == found[1]
     assert b'name="/layers.1/attn/' in found[0]["stage.xml"]
+
+
+def test_every_unit_of_every_stage_has_layers_that_are_called_after_it(program, store, tmp_path) -> None:
+    units = program_units(program)
+    keyed = Keyed(units, unit_keys(program, units))
+    for number, piece in enumerate(pieces(program, units, range(1, len(units)))):
+        path = tmp_path / f"{number}"
+        spec = write_stage(program, piece, path, store, backend="openvino", target="host", keyed=keyed)
+        (unit,) = load_sheet(path, spec).unit
+        assert unit.key == keyed.keys[number]
+        assert unit.nodes
 
 
 def test_a_moved_cut_copies_only_what_moved(tmp_path) -> None:

@@ -53,7 +53,7 @@ def write(draft: Draft) -> Written:
     level = max((integer(node, "accuracy_level") for node in model.graph if node.op_type == "MatMulNBits"), default=0)
     if piece.last:
         gather_rows(Edit(model.graph))
-    names = {str(node.name) for node in model.graph}
+    values = {str(value.name): str(node.name) for node in model.graph for value in node.outputs}
     weights = {name: name for name in model.graph.initializers}
     for value in model.graph.inputs:
         if value.name in piece.inputs and not piece.first:
@@ -64,7 +64,7 @@ def write(draft: Draft) -> Written:
         write_model(model, ONNX, scratch, draft.store, decoder_groups, passing=True)
         _convert(draft, scratch, windows)
         net = ElementTree.parse(scratch / MODEL).getroot()
-        units = name_layers(net, names, weights)
+        units = name_layers(net, values, weights)
         data = np.memmap(scratch / "stage.bin", np.uint8, "r")
         shas = part_constants(net, units, data, weights, draft.store)
     _compact(net)

@@ -8,7 +8,7 @@ that of the first layer behind it which has one. So a profile can be told by uni
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from xml.etree import ElementTree
 
 from ruvcompile.passes.pieces import unit_of
@@ -16,17 +16,23 @@ from ruvcompile.passes.pieces import unit_of
 _FIXED = ("Parameter",)
 
 
-def name_layers(net: ElementTree.Element, known: Collection[str], weights: Collection[str]) -> dict[str, str]:
+def name_layers(net: ElementTree.Element, values: Mapping[str, str], weights: Collection[str]) -> dict[str, str]:
     """Rename the layers of ``net`` in place.
 
     Args:
-        known: the nodes of the stage in canonical form.
+        values: the nodes of the stage in canonical form, by the values they make. A layer is mostly called after its
+            node, and where it is not, what it makes is called as it was.
         weights: its initializers.
 
     Returns:
         The unit of each layer, by its id.
     """
-    layers = [*net.iterfind("layers/layer")]
+    layers, known = [*net.iterfind("layers/layer")], frozenset(values.values())
+    for layer in layers:
+        made = ",".join(port.get("names", "") for port in layer.iterfind("output/port")).split(",")
+        node = next((values[name] for name in made if name in values), None)
+        if node is not None and layer.get("name") not in known and layer.get("type") not in _FIXED:
+            layer.set("name", node)
     edges = [(edge.get("from-layer", ""), edge.get("to-layer", "")) for edge in net.iterfind("edges/edge")]
     units = _units(layers, edges, known)
     taken: Counter[str] = Counter()
