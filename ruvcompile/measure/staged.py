@@ -27,6 +27,7 @@ SECONDS = 1.5
 """How long callers of a graph begin new calls."""
 
 LONGEST_S = 900
+_LAST_WORDS = 12
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,17 @@ def prompt_tokens(depth: int) -> int:
 
 
 def _bench(manifest: Path, arguments: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "ruvrun", "bench", str(manifest), "--json", *arguments]
+    command = [sys.executable, "-P", "-m", "ruvrun", "bench", str(manifest), "--json", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotMeasuredError("staged-not-measured", f"they were not done after {LONGEST_S} s", hint=None) from None
+    try:
         told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    except (subprocess.TimeoutExpired, IndexError, json.JSONDecodeError) as error:
-        raise NotMeasuredError("staged-not-measured", f"the stages did not run together: {error}", hint="") from None
+    except (IndexError, json.JSONDecodeError):
+        said = done.stderr.strip().splitlines()[-_LAST_WORDS:]
+        what = f"ruvrun bench ended with {done.returncode}{': ' if said else ''}{said[-1] if said else ''}"
+        raise NotMeasuredError("staged-not-measured", what, context=said, hint=None) from None
     if "error" in told:
         problem = told["error"]
         raise NotMeasuredError(problem["ref"], problem["message"], context=problem["context"], hint=problem["hint"])
