@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ruvcompile.errors import FitError
+from ruvcompile.errors import FitError, InputError
 from ruvcompile.fleet import FleetNode
 from ruvcompile.options import Options
 from ruvcompile.passes.cuts import boundaries
@@ -78,12 +78,19 @@ def members(
         targets: of the fleet, by name.
         cores: of this machine.
         nodes: those that pass the fleet's rules; None: all.
+
+    Raises:
+        InputError: a process here shall have more threads than there are cores: they would wait for one another.
     """
     chosen = options.fleet.nodes if nodes is None else tuple(nodes)
     local = sum(node.local for node in chosen)
     found = []
     for node in chosen:
         threads = _threads(node, targets[node.target], local, cores)
+        if node.local and threads > cores:
+            here = f"{cores} core{'s' * (cores > 1)}"
+            told = f"node {node.name} is to work with {threads} threads, and this machine has {here}"
+            raise InputError("threads-over-cores", told, hint="correct its threads or cpus in the fleet file")
         beside = max(1, min(local, cores // threads)) if node.local else 1
         found.append(Member(node, targets[node.target], threads, beside))
     return tuple(found)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ruvcompile import cli
-from ruvcompile.errors import FitError, UsageError
+from ruvcompile.errors import FitError, InputError, UsageError
 from ruvcompile.plan import context_for, members
 from ruvcompile.targets import fleet_targets
 from ruvrun.costs import dump_costs, load_costs
@@ -238,6 +238,9 @@ def test_threads_are_as_asked_or_pinned_or_shared(model, folder) -> None:
     assert [m.threads for m in members(shared, fleet_targets(shared), 1)] == [1, 1, 1]
     pis = options(model, folder / "dist", target="pi5", nodes="2")
     assert [m.threads for m in members(pis, fleet_targets(pis), 1)] == [4, 4]
+    with pytest.raises(InputError, match="with 3 threads, and this machine has 2 cores") as caught:
+        members(asked, fleet_targets(asked), 2)
+    assert caught.value.ref == "threads-over-cores"
 
 
 def test_who_works_beside_whom(model, folder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -417,3 +418,11 @@ def test_where_nothing_can_be_written_is_known_before_anything_is_measured() -> 
     with pytest.raises(MachineError, match="/proc may not be written to") as caught:
         table_at(Path("/proc/costs.toml"))
     assert caught.value.ref == "output-unwritable"
+
+
+def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "costs.toml")
+    with pytest.raises(InputError, match="is no file") as caught:
+        table_at(tmp_path / "costs.toml")
+    assert caught.value.ref == "output-not-ours"
+    assert (tmp_path / "costs.toml").is_fifo()

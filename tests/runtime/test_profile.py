@@ -114,6 +114,7 @@ def test_every_mistake_is_one_error(bundle: Path, tmp_path: Path) -> None:
         ((bundle, "-o", tmp_path / "costs.toml", "--cpus", "x"), "cpus-wrong", 2),
         ((bundle, "-o", tmp_path / "costs.toml", "--cpus", "4095", *QUICK), "cpus-refused", 7),
         ((bundle, "-o", tmp_path / "costs.toml", "--beside", "0"), "usage", 2),
+        ((bundle, "-o", tmp_path / "costs.toml", "--threads", "4095"), "threads-over-cores", 2),
     ):
         found, told, _ = run(*words)
         assert (told["error"]["ref"], found) == (ref, code), told

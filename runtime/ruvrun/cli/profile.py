@@ -94,6 +94,9 @@ def _units(path: Path, node: str | None, rest: dict[str, Any]) -> tuple[CostTabl
         end_with_parent()
     cpus = _groups(rest["cpus"])
     usual_threads = load_probe(path).threads if is_probe(path) else max(1, machine.cores() // rest["beside"])
+    if rest["role"] is None and (rest["threads"] or 1) > machine.cores():
+        told = f"--threads {rest['threads']} is more than the {machine.cores()} cores that may be used here"
+        raise UsageError("threads-over-cores", told, hint="threads without a core wait for one another")
     threads = rest["threads"] or (len(cpus[0]) if cpus else usual_threads)
     conditions = Conditions(threads, rest["beside"], cpus, rest["seconds"] or Conditions.seconds)
     if not rest["threads"]:

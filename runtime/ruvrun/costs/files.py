@@ -73,6 +73,8 @@ def table_at(output: Path) -> CostTable:
         raise InputError("output-folder-missing", what, hint="make it, or choose another -o")
     if output.is_dir():
         raise InputError("output-not-ours", f"{output} is a folder", hint="name a file, as in -o costs.toml")
+    if output.exists() and not output.is_file():  # root would put a file in the place of /dev/null
+        raise InputError("output-not-ours", f"{output} is no file", hint="name a file, as in -o costs.toml")
     _check_writable(output)
     if not os.path.lexists(output):
         return CostTable()
