@@ -5,7 +5,7 @@
               nodes
 3. samples    inputs for a graph with open shapes, and the types of its inner tensors
 4. disk       is there room for what will be written
-5. measure    a cost row for every unit on every kind of node; what the given tables hold is not run again
+5. measure    a cost row for every unit on every kind of node; nothing is run where the given tables hold them all
 6. settle     plan: shape, nodes and cuts, from those rows; lower each stage for its back end, weights by content;
               golden: each stage's self-check; run the stages together, and plan again until the plan's promise holds
 7. loss       the quantised program against the file
