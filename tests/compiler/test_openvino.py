@@ -129,6 +129,20 @@ def test_there_is_no_row_alone_where_that_would_change_it(tmp_path) -> None:
     assert not np.array_equal(step(decoders, Span(0, 20, 1, 1)), alone[0]), "the kernel has become better"
 
 
+def test_arrays_are_kept_for_small_steps_and_not_for_ever(program, folder, store, monkeypatch) -> None:
+    decoders = opened(written(program, (), folder, store))
+    (decoder,) = decoders
+    assert isinstance(decoder, PagedDecoder)
+    answer(decoders, [40], 1)
+    assert max(tokens for _, tokens, _ in decoder._calls) <= 2
+    monkeypatch.setattr("ruvrun.executors.paged._CALLS_KEPT", 2)
+    first = [answer(decoders, [size], 1)[-1] for size in (5, 6, 7, 8)]
+    assert len(decoder._calls) <= 3
+    assert all(
+        np.array_equal(answer(decoders, [size], 1)[-1], row) for size, row in zip((5, 6, 7, 8), first, strict=True)
+    )
+
+
 def test_what_lies_in_the_pool_is_never_seen(program, folder, store) -> None:
     decoders = opened(written(program, (), folder, store))
     wanted = answer(decoders, SIZES, 2)
@@ -241,6 +255,13 @@ def test_what_openvino_does_not_compute_is_named(tmp_path) -> None:
     assert "onnxruntime" in str(error.value.hint)
     with pytest.raises(InputError, match="u4"):
         written(family_program("llama"), (), tmp_path, WeightStore(tmp_path / "other"), kv="u4")
+
+
+def test_a_layer_that_does_not_become_paged_is_told(program, folder, store, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ruvrun.executors.paged._OPERATION", "another")
+    with pytest.raises(InputError, match="does not make paged") as error:
+        written(program, (), tmp_path, store)
+    assert "0 of 2 layers" in error.value.context[0]
 
 
 @pytest.mark.model

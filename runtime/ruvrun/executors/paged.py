@@ -49,7 +49,7 @@ _OPERATION = "PagedAttentionExtension"
 _KEYS, _WINDOW = 3, 10
 """Which inputs of it are the cache of keys, and how many positions are seen."""
 
-_CALLS_KEPT = 128
+_CALLS_KEPT, _MOST_KEPT = 128, 32
 _TRIED = 8
 """Positions at which a row alone is held against one in company: where they differ, most values do."""
 _NUMPY = {"f32": np.float32, "f16": np.float16, "u8": np.uint8}
@@ -135,9 +135,11 @@ class PagedDecoder:
         key = (len(spans), tokens, rows)
         call = self._calls.get(key)
         if call is None:
-            if len(self._calls) >= _CALLS_KEPT:
-                self._calls.pop(next(iter(self._calls)))
-            call = self._calls[key] = self._make(*key)
+            call = self._make(*key)
+            if tokens <= _MOST_KEPT:  # the chunks of prompts are of many lengths, and large
+                if len(self._calls) >= _CALLS_KEPT:
+                    self._calls.pop(next(iter(self._calls)))
+                self._calls[key] = call
         self._fill(call, spans, wanted[1])
         (source,) = self._spec.inputs
         given = tensors[source.name].reshape(-1)

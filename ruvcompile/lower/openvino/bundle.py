@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import openvino as ov
 
-from ruvcompile.errors import InputError
+from ruvcompile.errors import InputError, IntegrityError
 from ruvcompile.lower.draft import KV_TYPES, Draft, Written
 from ruvcompile.lower.edit import Edit, integer
 from ruvcompile.lower.files import by_rows, decoder_groups, graph_groups, hashed, ports, write_model
@@ -108,6 +108,8 @@ def _convert(draft: Draft, scratch: Path, windows: Sequence[int]) -> None:
             make_stateful(model, draft.past, source=source, heads=decoder.kv_heads, head_size=decoder.head_size)
             paged(model.clone(), windows)
         ov.serialize(model, scratch / MODEL, scratch / "stage.bin")
+    except IntegrityError as error:
+        raise _cannot("has attention that OpenVINO does not make paged", error.message) from None
     except RuntimeError as error:
         raise _cannot("has something that OpenVINO does not take", str(error)) from None
 
