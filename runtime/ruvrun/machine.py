@@ -22,6 +22,7 @@ from ruvrun.manifest import PACKED, RUNTIME_BYTES, SERVING_BYTES, Manifest
 _MEMINFO = Path("/proc/meminfo")
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 _FEATURES = (
     *("sse4_1", "avx", "fma", "f16c", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16"),
     *("amx_int8", "amx_bf16", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2"),
@@ -107,6 +108,34 @@ def memory_available() -> int:
     if limit is not None and used is not None:
         available = min(available, max(0, limit - used + _cached(_CGROUP / "memory.stat")))
     return available
+
+
+def has_cpu_quota() -> bool:
+    """Whether a control group of this process limits its CPU time, as containers' are: then it stands still part of the
+    time, and what it needs by its own clock says nothing of when it is done.
+    """
+    for line in _OWN_GROUPS.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for root in (_CGROUP, _CGROUP / "unified", _CGROUP / controllers, _CGROUP / "cpu"):
+            group = root / path.lstrip("/")
+            for each in (group, *group.parents):
+                if each != root and root not in each.parents:
+                    break
+                if _limits(each):
+                    return True
+    return False
+
+
+def _limits(group: Path) -> bool:
+    """Whether this group has a quota: ``cpu.max`` of version 2, ``cpu.cfs_quota_us`` of version 1."""
+    try:
+        if (group / "cpu.max").is_file():
+            return not (group / "cpu.max").read_text().startswith("max")
+        return (_number(group / "cpu.cfs_quota_us") or -1) > 0
+    except OSError:
+        return False
 
 
 def allowed() -> set[int]:

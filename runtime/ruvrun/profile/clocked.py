@@ -22,7 +22,7 @@ import msgspec
 from ruvrun.bundle import verify_bundle
 from ruvrun.elements import Value
 from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, Span, back_end, load_executor
-from ruvrun.machine import peak_bytes
+from ruvrun.machine import has_cpu_quota, peak_bytes
 from ruvrun.pipeline.sockets import largest_part, open_sockets
 from ruvrun.pipeline.worker import Worker
 from ruvrun.profile.alone import NODE, Alone
@@ -30,7 +30,9 @@ from ruvrun.stage import Stage
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True):
-    """One step: its rows and tokens, and the thread's CPU time when it entered and left the back end, in seconds."""
+    """One step: its rows and tokens, and the thread's CPU time when it entered and left the back end, in seconds; the
+    clock's where a quota limits the former.
+    """
 
     rows: int
     tokens: int
@@ -55,21 +57,22 @@ class Clocked:
     def __init__(self, inner: DecoderExecutor | GraphExecutor) -> None:
         self.ticks: list[Tick] = []
         self._inner = inner
+        self._clock = time.perf_counter if has_cpu_quota() else time.thread_time
         self.slots = getattr(inner, "slots", 0)
         self.context = getattr(inner, "context", 0)
 
     def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
         """See ``DecoderExecutor.step``."""
-        entered = time.thread_time()
+        entered = self._clock()
         outputs = cast(DecoderExecutor, self._inner).step(spans, tensors)
-        self.ticks.append(Tick(len(spans), sum(span.count for span in spans), entered, time.thread_time()))
+        self.ticks.append(Tick(len(spans), sum(span.count for span in spans), entered, self._clock()))
         return outputs
 
     def run(self, tensors: Mapping[str, Value]) -> dict[str, Value]:
         """See ``GraphExecutor.run``."""
-        entered = time.thread_time()
+        entered = self._clock()
         outputs = cast(GraphExecutor, self._inner).run(tensors)
-        self.ticks.append(Tick(1, 1, entered, time.thread_time()))
+        self.ticks.append(Tick(1, 1, entered, self._clock()))
         return outputs
 
 

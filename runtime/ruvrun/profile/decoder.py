@@ -30,7 +30,7 @@ import numpy as np
 from ruvrun.bundle import StageSpec
 from ruvrun.costs import NodeCost, Point, UnitCost
 from ruvrun.executors import Array, load_decoder
-from ruvrun.machine import forget_peak, peak_bytes
+from ruvrun.machine import forget_peak, has_cpu_quota, peak_bytes
 from ruvrun.profile.conditions import Conditions, Tell, silent
 from ruvrun.profile.places import Ground, Place
 from ruvrun.profile.recorded import Measured, recorded
@@ -122,9 +122,10 @@ def _clock(conditions: Conditions) -> Callable[[], float]:
     """What steps are timed by.
 
     A single thread's own time is what it needs, also where others take its core now and then. Several threads wait for
-    each other, and have no time in common but the clock's.
+    each other, and have no time in common but the clock's; and where a quota stops a process part of the time, that is
+    how fast it is.
     """
-    return time.thread_time if conditions.threads == 1 else time.perf_counter
+    return time.thread_time if conditions.threads == 1 and not has_cpu_quota() else time.perf_counter
 
 
 def _sizes(
