@@ -35,6 +35,7 @@ def figures(forecast: Forecast, load: Load, outcome: Outcome) -> dict[str, Any]:
             "prompt_tokens": load.prompt.mean,
             "max_tokens": load.answer.mean,
             "spread": load.answer.spread,
+            "context": forecast.context,
             "ttft_ms": _percentiles(waits(outcome)),
             "tpot_ms": _percentiles(paces(outcome)),
             "tokens_per_s": round(1e3 * outcome.tokens / elapsed_ms, 3),

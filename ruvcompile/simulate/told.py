@@ -15,6 +15,8 @@ def simulation_text(found: Mapping[str, Any]) -> str:
     asked = f"{_counted(found['users'], 'user')}, {found['think_s']:g} s of pause between requests"
     if "ttft_ms" in found:
         lengths = f"prompts of {found['prompt_tokens']:g} and answers of {found['max_tokens']:g} tokens in the mean"
+        if found["prompt_tokens"] + found["max_tokens"] > found["context"]:
+            lengths += f", cut where the context of {found['context']} ends"
         waits = (
             f"first token after {_seconds(found['ttft_ms']['p50'])} (p95 {_seconds(found['ttft_ms']['p95'])}), "
             f"p95 {found['tpot_ms']['p95'] or 0:.0f} ms per token, {found['tokens_per_s']:.3g} tokens/s in all"

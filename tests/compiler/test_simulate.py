@@ -295,6 +295,9 @@ def test_a_simulation_is_told_in_a_sentence() -> None:
     told = simulation_text(simulation(forecast, 6, 100, 32))
     assert told.startswith("a simulation, from measured costs: 6 users, 10 s of pause between requests, prompts of 100")
     assert "2 nodes may be away, the head's not counted, with p95 within 10.0 s" in told
+    assert "cut where" not in told
+    small = simulation_text(simulation(replace(forecast, context=64), 6, 100, 32))
+    assert "32 tokens in the mean, cut where the context of 64 ends: " in small, "nobody is told of lengths nobody had"
     graph = replace(fleet(pipeline(line(20, 2))), decoder=False)
     assert "items/s in all" in simulation_text(simulation(graph, 1, 512))
 
