@@ -183,7 +183,8 @@ def _facts(
     progress: Progress,
 ) -> Facts:
     """Measure what is not known; everything that a plan is made from."""
-    known, told = read_given(options.costs, set(front.keys))
+    machines = {member.target.name: member.target.machine for member in candidates}
+    known, told = read_given(options.costs, set(front.keys), machines)
     for text in told:
         progress.note(text)
     costs = measure_fleet(

@@ -10,7 +10,7 @@ it yields (``pace``); the best shape is taken (``choose``). ``figures`` and ``fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ruvcompile.forecast import Forecast
@@ -72,18 +72,21 @@ def make_plan(facts: Facts, cuts: Cuts | None = None) -> Plan:
 
     Args:
         facts: what is known.
-        cuts: what each stage holds, where that is not to be chosen; what ``--cut`` says counts more.
+        cuts: what each stage holds, where that was chosen before; what ``--cut`` says counts more.
 
     Raises:
         FitError: nothing fits the nodes' memory, or a part may be nowhere.
         UsageError: a cut was forced that is none.
     """
-    cuts = forced_cuts(facts) or cuts
+    forced = forced_cuts(facts)
+    cuts = forced or cuts
     check_shape(facts.options, facts.units, len(facts.members), len(cuts) if cuts else None, facts.rejected)
     desk = Desk(Room(facts))
     choice = choose(desk, cuts)
     if choice is None:
         raise nothing_fits(desk, cuts)
+    if forced is None:  # nobody forced anything: there is no other choice to compare with
+        choice = replace(choice, free=None)
     chosen = choice.chosen
     order = [item for items in chosen.cuts for item in items]
     units = in_stages(facts.units, order)

@@ -141,6 +141,7 @@ def test_the_rows_of_the_stages_are_in_the_table(model, tmp_path, world) -> None
     counts = [len(units) for units in settling.units_of(made.plans[-1])]
     keys = made.plans[-1].keys
     assert {row.key for row in rows} == {stage_key(keys[: counts[0]]), stage_key(keys[counts[0] :])}
+    assert {row.look for row in rows} == {1}, "a plan that holds at once is looked at once"
     assert all(row.ms > 0 and row.per_s > 0 and row.peak_rss_bytes for row in rows)
 
 
@@ -164,3 +165,25 @@ def test_machines_elsewhere_are_not_run_here(model, tmp_path, world) -> None:
     world(made)
     build(model, tmp_path / "dist", target="pi5", nodes="2", stages=2)
     assert not monkey
+
+
+def test_a_corrected_plan_is_looked_at_again(model, tmp_path, world) -> None:
+    """What it was corrected by it agrees with: only another look can say whether it holds."""
+    made = world(World(even, rate=0.8))
+    first = made.measure
+    looks: list[float] = []
+
+    def weary(*given: Any, **named: Any) -> Reality:
+        found = first(*given, **named)
+        looks.append(found.per_s)
+        return found if len(looks) == 1 else Reality(found.stage_ms, found.peak_bytes, 0.9 * looks[0], found.streams)
+
+    made.measure = weary  # type: ignore[method-assign]
+    world(made)
+    result = build(model, tmp_path / "dist", stages=2)
+    assert len(looks) == 2
+    assert result["measured"]["difference"] == pytest.approx(0.1, abs=0.01)
+    again = build(model, tmp_path / "two", stages=2, costs=[str(tmp_path / "dist" / "costs.toml")])
+    assert len(looks) == 2, "nothing is run"
+    assert again["measured"] == result["measured"]
+    assert {row.look for row in load_costs(tmp_path / "dist" / "costs.toml").stage} == {1, 2}

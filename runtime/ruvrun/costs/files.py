@@ -19,7 +19,7 @@ _KIND = ("target", "backend", "threads", "beside")
 _IDENTITY = {
     "unit": ("key", *_KIND),
     "overhead": ("kind", *_KIND),
-    "stage": ("key", *_KIND, "rows", "depth", "streams"),
+    "stage": ("key", *_KIND, "rows", "depth", "streams", "look"),
     "link": ("sender", "receiver"),
     "rate": ("name", "target", "backend", "threads"),
 }

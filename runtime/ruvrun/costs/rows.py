@@ -129,6 +129,7 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
         rows, depth: of the steps, the median of which is ``ms``: as `ruvrun bench` tells it.
         peak_rss_bytes: the most memory its process held.
         streams, per_s: sequences (or callers) that were in flight, and tokens (or items) per second of all together.
+        look: 1, or 2 when it was run once more, after the plan was corrected.
     """
 
     key: str
@@ -144,6 +145,7 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     peak_rss_bytes: int = 0
     streams: int = 0
     per_s: float = 0.0
+    look: int = 1
 
 
 def stage_key(keys: Iterable[str]) -> str:
