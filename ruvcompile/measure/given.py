@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -14,7 +14,9 @@ _LABELS = 4
 _VERSIONED = ("ruvrun", "onnxruntime", "openvino")
 
 
-def read_given(paths: Sequence[Path], keys: Collection[str]) -> tuple[CostTable, tuple[str, ...]]:
+def read_given(
+    paths: Sequence[Path], keys: Collection[str], machines: Mapping[str, str]
+) -> tuple[CostTable, tuple[str, ...]]:
     """All rows of the tables at ``paths``, and sentences about what a person should know of them.
 
     A table may hold more than the rows of one model, links or overheads alone, and rows of several machines. One that
@@ -23,6 +25,7 @@ def read_given(paths: Sequence[Path], keys: Collection[str]) -> tuple[CostTable,
     Args:
         paths: as they were given; of equal rows the last one counts.
         keys: of the model's units.
+        machines: of each target of the fleet, as ``platform.machine()`` says there.
 
     Raises:
         InputError: ``costs-of-another-model``; or a file is no cost table.
@@ -39,7 +42,8 @@ def read_given(paths: Sequence[Path], keys: Collection[str]) -> tuple[CostTable,
                 context=[f"it has {', '.join(labels[:_LABELS])}{more}"],
                 hint="give the table of this model at the same --quant and --shape, or leave --costs out",
             )
-        notes += [f"{path}: {told}" for told in dict.fromkeys(_other_versions(table))]
+        found = [*_other_versions(table), *_other_machines(table, machines)]
+        notes += [f"{path}: {told}" for told in dict.fromkeys(found)]
         tables.append(table)
     return merge(tables), tuple(notes)
 
@@ -52,6 +56,14 @@ def _other_versions(table: CostTable) -> Iterator[str]:
             here = _version(name)
             if found and here and found.group(1) != here:
                 yield f"measured with {name} {found.group(1)}, here is {here}: measure again if the plan does not hold"
+
+
+def _other_machines(table: CostTable, machines: Mapping[str, str]) -> Iterator[str]:
+    """Rows of a target that were measured elsewhere: a probe runs on any machine, and not only on one of its kind."""
+    for row in table.unit:
+        source, wanted = table.provenance[row.source], machines.get(row.target)
+        if wanted and not source.machine.startswith(wanted) and not source.software.startswith("scaled"):
+            yield f"costs of {row.target} were measured on {source.machine}, and it has {wanted}: measure there"
 
 
 def _version(name: str) -> str:
