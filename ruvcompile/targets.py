@@ -17,7 +17,7 @@ from typing import Any
 
 from ruvcompile.configuration import read_configuration, unknown_keys
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
-from ruvcompile.fleet import HOST, Fleet, FleetNode
+from ruvcompile.fleet import HOST
 from ruvcompile.options import Options
 from ruvcompile.quantities import parse_size
 
@@ -147,14 +147,6 @@ def fleet_targets(options: Options) -> dict[str, Target]:
     raise_all(problems)
     asked = options.kv_type
     return targets if asked is None else {name: replace(each, kv_types=(asked,)) for name, each in targets.items()}
-
-
-def usable_bytes(node: FleetNode, target: Target, fleet: Fleet) -> int:
-    """Bytes a stage may use on ``node``; processes of one machine that name no memory share it evenly."""
-    if node.memory is not None:
-        return node.usable(node.memory)
-    sharers = sum(other.local and other.memory is None for other in fleet.nodes) if node.local else 1
-    return node.usable(target.installed) // sharers
 
 
 def check_targets(extra: Path | None = None) -> list[RuvError]:

@@ -22,7 +22,6 @@ from ruvcompile.targets import (
     fleet_targets,
     load_target,
     target_names,
-    usable_bytes,
 )
 from ruvrun.executors import LOADERS
 
@@ -164,16 +163,6 @@ def test_what_a_target_cannot_do_is_refused(changes: dict[str, object], ref: str
         fleet_targets(_options(make_fleet("pi5", "2"), **changes))
     assert (caught.value.ref, caught.value.exit_code) == (ref, 2)
     assert "it has: " in (caught.value.hint or "")
-
-
-def test_usable_memory() -> None:
-    host, pi5 = load_target("host"), load_target("pi5")
-    two = make_fleet("host", "2")
-    assert usable_bytes(two.nodes[0], host, two) * 2 == pytest.approx(two.nodes[0].usable(host.installed), abs=2)
-    pis = make_fleet("pi5", "4")
-    assert usable_bytes(pis.nodes[0], pi5, pis) == 8 * GIB - int(8 * GIB * 0.15)
-    named = FleetNode("a", "pi5", "a", memory=4 * GIB)
-    assert usable_bytes(named, pi5, Fleet((named,), "a")) == 3 * GIB
 
 
 def test_a_wheel_carries_the_targets(tmp_path: Path) -> None:
