@@ -1,4 +1,4 @@
-"""No property test depends on how fast or how cold the machine is, and no test on whether a shell runs it behind itself.
+"""No property test depends on how fast or how cold the machine is, and no test on whether a shell waits for it.
 
 A shell lets what it starts in the background ignore Ctrl-C, and so does whatever is started there.
 """
