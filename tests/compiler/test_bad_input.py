@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from pathlib import Path
 
@@ -97,12 +98,24 @@ def test_costs_of_another_version_of_the_file(folder: Path, tmp_path: Path, caps
 def test_costs_of_another_version_of_the_back_end_are_told_of(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = re.sub(r"onnxruntime [\d.]+", "onnxruntime 0.1", (folder / "costs.toml").read_text())
+    text = re.sub(r'software = ".*"', 'software = "onnxruntime 0.1"', (folder / "costs.toml").read_text())
     (tmp_path / "given.toml").write_text(text)
     line = ["plan", str(folder / "model.onnx"), "--fleet", str(folder / "fleet.toml")]
     line += ["--costs", str(tmp_path / "given.toml")]
     assert run(line) == 0
     assert "given.toml: measured with onnxruntime 0.1, here is " in capsys.readouterr().err
+
+
+def test_costs_of_a_machine_of_another_kind_are_told_of(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (folder / "costs.toml").read_text()
+    line = ["plan", str(folder / "model.onnx"), "--fleet", str(folder / "fleet.toml")]
+    line += ["--costs", str(tmp_path / "given.toml")]
+    for machine, told in ((platform.machine(), False), ("sparc64", True)):
+        (tmp_path / "given.toml").write_text(re.sub(r'machine = "[^"]*"', f'machine = "{machine}, 2 cores"', given))
+        assert run(line) == 0
+        assert ("of host were measured on sparc64, 2 cores, and it has" in capsys.readouterr().err) is told
 
 
 @pytest.mark.parametrize(
