@@ -1,0 +1,178 @@
+"""What plans promise against what their pipelines do: tokens/s or items/s, predicted and measured in turn.
+
+    python prediction.py [--pairs N] [--reuse]
+
+SmolLM2 in one and two stages on a core each, and in three that share the two cores, with 1, 2 and 8 streams; a text
+detector and two light networks in two stages. Every case is measured ``--pairs`` times. Beside each measurement a
+calibration step is timed, the same one as beside the build whose costs the prediction is made from; the prediction is
+scaled by the ratio of the two, so that a machine that became slower meanwhile is not a wrong plan. A case whose own
+spread is above ``QUIET`` is repeated up to three times, and then told as noisy; those do not count.
+
+Then one node is slowed to half by a CPU quota (``slow.py``), measured as such, and planned for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from built import MODEL, command
+from calibration import Calibration
+from graphs import write_graphs
+from harness import (
+    CACHE,
+    Benchmark,
+    Options,
+    Target,
+    finish,
+    quantile,
+    read_options,
+    report,
+    tell,
+    two_cores,
+    versions,
+)
+from slow import slowed
+
+BENCHMARK = Benchmark("prediction", "median deviation", Target(at_most=0.05))
+WORST = 0.10
+QUIET = 0.05
+ROUNDS = 3
+SLOWED_AT_LEAST = 0.90
+HOME = CACHE / "prediction"
+STREAMS = (1, 2, 8)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One build with so many in flight; ``arguments`` of ``ruvrun bench``."""
+
+    name: str
+    manifest: Path
+    arguments: tuple[str, ...]
+    calibrated_ms: float
+
+
+def build(
+    name: str,
+    model: Path,
+    cpus: Sequence[Sequence[int]],
+    extra: Sequence[str],
+    calibration: Calibration,
+    *,
+    reuse: bool,
+) -> tuple[Path, float]:
+    """Build ``model`` in one stage for each of ``cpus``: the manifest, and the calibration step beside the build."""
+    folder = HOME / name.replace(" ", "-")
+    manifest, calibrated = folder / "dist" / "manifest.toml", folder / "calibrated.json"
+    if reuse and manifest.is_file():
+        return manifest, json.loads(calibrated.read_text())
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    nodes = [
+        f'[[node]]\nname = "core-{number}"\ntarget = "host"\ncpus = {list(where)}\nthreads = 1\n'
+        for number, where in enumerate(cpus)
+    ]
+    (folder / "fleet.toml").write_text("\n".join(['format = 1\nhead = "core-0"\n', *nodes]))
+    shape = ["--stages", str(len(cpus)), "--replicas", "1", "--quiet", *extra]
+    where = ["--fleet", str(folder / "fleet.toml"), "-o", str(folder / "dist")]
+    before = calibration.step_ms()
+    command(["ruvcompile", "build", str(model), *where, *shape])
+    ms = statistics.fmean([before, calibration.step_ms()])
+    calibrated.write_text(json.dumps(ms))
+    tell(f"built {name}; calibration step {ms:.2f} ms")
+    return manifest, ms
+
+
+def cases(cpus: tuple[int, int], calibration: Calibration, *, reuse: bool) -> list[Case]:
+    """All builds, each with the calibration step as it was when its costs were measured."""
+    found = []
+    shapes = {"one stage": [[cpus[0]]], "two stages": [[cpus[0]], [cpus[1]]], "three on two cores": [list(cpus)] * 3}
+    for name, where in shapes.items():
+        quant = ["--quant", "int4", "--streams", str(max(STREAMS))]
+        manifest, ms = build(name, MODEL, where, quant, calibration, reuse=reuse)
+        for streams in STREAMS:
+            sizes = ("--streams", str(streams), "--prompt-tokens", "224", "--max-tokens", "64")
+            found.append(Case(f"SmolLM2, {name}, streams {streams}", manifest, sizes, ms))
+    for name, (path, given, extra) in write_graphs(HOME / "graphs").items():
+        manifest, ms = build(name, path, shapes["two stages"], extra, calibration, reuse=reuse)
+        sizes = ("--streams", "2", "--input", str(given), "--max-tokens", "24")
+        found.append(Case(f"{name}, two stages, 2 callers", manifest, sizes, ms))
+    return found
+
+
+def measure(case: Case, calibration: Calibration, pairs: int) -> dict[str, Any]:
+    """Predicted and measured rates of a case, in turn; repeated while they scatter."""
+    rounds, spread = 0, math.inf
+    while spread > QUIET and rounds < ROUNDS:
+        rounds += 1
+        predicted, measured = [], []
+        for _ in range(pairs):
+            before = calibration.step_ms()
+            told = json.loads(command(["ruvrun", "bench", str(case.manifest), *case.arguments, "--json"]))
+            now = statistics.median([before, calibration.step_ms()])
+            predicted.append(told["predicted_per_s"] * case.calibrated_ms / now)
+            measured.append(told.get("tokens_per_s", told.get("items_per_s")))
+        ratios = [m / p for m, p in zip(measured, predicted, strict=True)]
+        spread = (quantile(ratios, 0.9) - quantile(ratios, 0.1)) / statistics.median(ratios)
+        deviation = abs(statistics.median(ratios) - 1)
+        tell(
+            f"{case.name}: {statistics.median(predicted):.1f}/s predicted, "
+            f"{statistics.median(measured):.1f}/s measured, {statistics.median(ratios) - 1:+.1%}, spread {spread:.1%}"
+        )
+    return {
+        "case": case.name,
+        "predicted": statistics.median(predicted),
+        "measured": statistics.median(measured),
+        "ratio": statistics.median(ratios),
+        "deviation": deviation,
+        "spread": spread,
+        "rounds": rounds,
+        "noisy": spread > QUIET,
+        "stages": [{key: stage[key] for key in ("node", "predicted_ms", "measured_ms")} for stage in told["stages"]],
+        "memory": memory(case.manifest, told),
+    }
+
+
+def memory(manifest: Path, told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Peak memory of each stage process, planned and measured."""
+    planned = json.loads((manifest.parent / "plan.json").read_text())["stages"]
+    return [
+        {"node": stage["node"], "planned": plan["predicted_rss_bytes"], "measured": stage["peak_rss_bytes"]}
+        for plan, stage in zip(planned, told["stages"], strict=True)
+    ]
+
+
+def main() -> int:
+    options = read_options(__doc__ or "", Options(pairs=5))
+    cpus = two_cores()
+    HOME.mkdir(parents=True, exist_ok=True)
+    calibration = Calibration(cpus[0])
+    found = [measure(case, calibration, options.pairs) for case in cases(cpus, calibration, reuse=options.reuse)]
+    quiet = [each["deviation"] for each in found if not each["noisy"]]
+    slow = slowed(cpus, HOME, options)
+    median, worst = statistics.median(quiet), max(quiet)
+    tell(f"median {median:.1%}, worst {worst:.1%} of {len(quiet)} cases; {len(found) - len(quiet)} noisy")
+    details = {
+        "what": "|measured / predicted - 1| of the rate, median over the cases that are not noisy",
+        "worst": worst,
+        "worst_at_most": WORST,
+        "cases": len(found),
+        "noisy": [each["case"] for each in found if each["noisy"]],
+        "slowed": slow,
+        "slowed_at_least": SLOWED_AT_LEAST,
+        "cpus": cpus,
+    }
+    also = worst <= WORST and slow["ratio"] >= SLOWED_AT_LEAST
+    return finish(report(BENCHMARK, median, runs=found, spread=quiet, details=details, versions=versions(), also=also))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
