@@ -15,7 +15,7 @@ from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.forecasts import stage_times, time_to_first
 from ruvcompile.plan.memory import logits_bytes, usable
 from ruvcompile.plan.nodes import Member
-from ruvcompile.plan.pace import grouping
+from ruvcompile.plan.pace import grouping, in_ring
 from ruvcompile.plan.shapes import Shape, Solution
 from ruvcompile.plan.tasks import Desk, Load
 from ruvcompile.plan.verdict import described, verdict
@@ -77,7 +77,9 @@ def rows_of(desk: Desk, solution: Solution) -> int:
 def bottleneck(desk: Desk, solution: Solution) -> float:
     """The time of the slowest stage or link at those rows, the head's work on a stage's cores included."""
     share = -(-solution.streams // solution.shape.replicas)
-    load = Load(rows_of(desk, solution), share, solution.shape.replicas)
+    lanes = solution.shape.replicas
+    active = lanes * in_ring(share, solution.shape.stages, decoder=desk.facts.decoder)
+    load = Load(rows_of(desk, solution), share, lanes, active)
     task = desk.task(load, solution.scene, "throughput")
     return max(evaluate(task, stages).bottleneck_ms for stages in solution.pipelines)
 
@@ -97,7 +99,7 @@ def stages_of(desk: Desk, solution: Solution) -> list[dict[str, Any]]:
     for number, (stages, members) in enumerate(zip(solution.pipelines, solution.members, strict=True)):
         sent = desk.crossing(stages)
         many = stage_times(desk, solution, stages, rows_of(desk, solution))
-        one = stage_times(desk, solution, stages, 1)
+        one = stage_times(desk, solution, stages, 1, active=1)
         for place, (stage, member) in enumerate(zip(stages, members, strict=True)):
             units = [desk.facts.units[item] for item in stage.items]
             expected = expected_of(desk, solution, number, place)

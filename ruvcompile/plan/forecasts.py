@@ -91,11 +91,13 @@ def inner_times(desk: Desk, solution: Solution, stages: tuple[Stage, ...], rows:
     return [sum(task.kinds[stage.kind].item_ms[item] for item in stage.items) for stage in stages]
 
 
-def stage_times(desk: Desk, solution: Solution, stages: tuple[Stage, ...], rows: int) -> list[float]:
-    """Each stage's process in a step of so many rows, without the head's work on its cores."""
-    key = (stages, solution.scene, rows, solution.streams)
+def stage_times(
+    desk: Desk, solution: Solution, stages: tuple[Stage, ...], rows: int, active: int | None = None
+) -> list[float]:
+    """Each stage's process in a step of so many rows, without the head's work on its cores (``active``: ``Load``)."""
+    key = (stages, solution.scene, rows, solution.streams, active)
     if key not in desk.times:
-        task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "throughput")
+        task = desk.task(Load(rows, solution.streams, 0, active), solution.scene, "throughput")
         desk.times[key] = list(evaluate(task, stages).stage_ms)
     return desk.times[key]
 

@@ -30,6 +30,11 @@ def grouping(streams: int, stages: int) -> tuple[int, int]:
     return rows, -(-streams // rows)
 
 
+def in_ring(streams: int, stages: int, *, decoder: bool) -> int:
+    """Steps of a pipeline that are on their way at a time."""
+    return grouping(streams, stages)[1] if decoder else min(streams, 2 * stages)
+
+
 def round_ms(beat: Beat, steps: int) -> float:
     """The time in which every sequence gets a token, with so many steps in the ring."""
     return max(steps * beat.slowest, beat.through)
@@ -37,13 +42,13 @@ def round_ms(beat: Beat, steps: int) -> float:
 
 def per_second(beat: Beat, streams: int, stages: int) -> float:
     """Tokens per second of all sequences together; ``beat`` is of a step of as many rows as there will be."""
-    _, steps = grouping(streams, stages)
+    steps = in_ring(streams, stages, decoder=True)
     return 1e3 * streams / max(round_ms(beat, steps), 1e-9)
 
 
 def calls_per_second(beat: Beat, callers: int, stages: int) -> float:
     """Calls of a graph per second: each is a step of its own, and at most two per stage are in the ring."""
-    steps = min(callers, 2 * stages)
+    steps = in_ring(callers, stages, decoder=False)
     return 1e3 * steps / max(round_ms(beat, steps), 1e-9)
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from ruvcompile.partition import best, evaluate, frontier, objections
 from ruvcompile.partition.task import Partition, Stage, Task
 from ruvcompile.plan.nodes import Member, Scene, scenes
-from ruvcompile.plan.pace import Beat, calls_per_second, grouping, per_second, shares
+from ruvcompile.plan.pace import Beat, calls_per_second, grouping, in_ring, per_second, shares
 from ruvcompile.plan.pick import pick
 from ruvcompile.plan.shapes import Cuts, Shape, Solution, rounded
 from ruvcompile.plan.tasks import Desk, Load, joined
@@ -65,7 +65,10 @@ class Solver:
         total = self._facts.streams(shape.nodes) if streams is None else streams
         share = -(-total // shape.replicas)
         rows = grouping(share, shape.stages)[0] if self._facts.decoder else 1
-        return Load(rows, share, min(shape.replicas, total))
+        return self._load(rows, share, min(shape.replicas, total), shape.stages)
+
+    def _load(self, rows: int, share: int, lanes: int, stages: int) -> Load:
+        return Load(rows, share, lanes, lanes * in_ring(share, stages, decoder=self._facts.decoder))
 
     def _in_scene(self, shape: Shape, scene: Scene, cuts: Cuts | None) -> Iterable[Solution]:
         load = self.load(shape)
@@ -173,7 +176,7 @@ class Solver:
 
     def _alone(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
         """What a single user waits for a token, or a call: nobody else is there."""
-        return self.beat(stages, Load(1, load.streams), scene).through
+        return self.beat(stages, Load(1, load.streams, active=1), scene).through
 
     def beat(self, stages: Sequence[Stage], load: Load, scene: Scene) -> Beat:
         """A step of ``load.rows`` rows in a pipeline of these stages."""
@@ -188,7 +191,7 @@ class Solver:
         there = next((stage for stage in stages if groups[stage.kind].head), None)
         if there is None:
             return Beat(max(costs.bottleneck_ms, load.lanes * head), costs.latency_ms + head)
-        _, stretch = self._desk.company(groups[there.kind], scene)
+        _, stretch = self._desk.company(groups[there.kind], scene, load.active)
         return Beat(costs.bottleneck_ms, costs.latency_ms - (load.lanes - 1) * head * stretch)
 
     def rate(self, solution: Solution, streams: int) -> float:
@@ -197,7 +200,8 @@ class Solver:
         for pipeline, share in zip(solution.pipelines, shares(streams, solution.shape.replicas), strict=True):
             if share:
                 rows = grouping(share, stages)[0] if self._facts.decoder else 1
-                beat = self.beat(pipeline, Load(rows, share, min(solution.shape.replicas, streams)), solution.scene)
+                load = self._load(rows, share, min(solution.shape.replicas, streams), stages)
+                beat = self.beat(pipeline, load, solution.scene)
                 each = per_second if self._facts.decoder else calls_per_second
                 total += each(beat, share, stages)
         return total

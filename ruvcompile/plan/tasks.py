@@ -24,11 +24,19 @@ LOGITS = "logits"
 
 @dataclass(frozen=True)
 class Load:
-    """What a pipeline is asked to do: rows of a step, sequences it holds, and how many pipelines the head feeds."""
+    """What a pipeline is asked to do.
+
+    Attributes:
+        rows: of a step.
+        streams: sequences it holds.
+        lanes: how many pipelines the head feeds.
+        active: steps that are in all rings at a time, so that no more stages work at once; None: all of them do.
+    """
 
     rows: int
     streams: int
     lanes: int = 1
+    active: int | None = None
 
 
 class Desk:
@@ -130,12 +138,17 @@ class Desk:
             self._sent[cuts] = tuple(sent)
         return self._sent[cuts]
 
-    def company(self, group: Group, scene: Scene) -> tuple[int, float]:
-        """How many work beside a node of the group, each with cores of its own; and how much longer that takes."""
+    def company(self, group: Group, scene: Scene, active: int | None = None) -> tuple[int, float]:
+        """How many work beside a node of the group, each with cores of its own; and how much longer that takes.
+
+        Who shares cores with stages that wait has them alone, so ``active`` counts (see ``Load``).
+        """
         if group.crowd is None:
             return 1, 1.0
-        crowd = self.facts.crowds[group.crowd]
-        return max(1, min(scene.local, group.first.beside)), crowd.stretch(scene.used[group.crowd])
+        used = scene.used[group.crowd]
+        at_once = scene.local if active is None else min(scene.local, active)
+        stretch = self.facts.crowds[group.crowd].stretch(used if active is None else min(used, active))
+        return max(1, min(at_once, group.first.beside)), stretch
 
     def head_ms(self, scene: Scene, rows: int) -> float:
         """The head's own work for one step of one pipeline."""
@@ -165,7 +178,7 @@ def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
 
 def _kind(desk: Desk, group: Group, load: Load, scene: Scene) -> Kind:
     facts, member = desk.facts, group.first
-    beside, stretch = desk.company(group, scene)
+    beside, stretch = desk.company(group, scene, load.active)
     overhead = desk.room.prices.overhead(member, beside)
     own = overhead.stage_ms + load.rows * overhead.stage_row_ms
     if group.head:

@@ -145,8 +145,15 @@ def replace_links(costs, links):
 def test_processes_that_share_cores_share_their_speed(program) -> None:
     nodes = [node(name, "host", address="local", cpus=cpus) for name, cpus in (("a", (0,)), ("b", (1,)), ("c", (1,)))]
     plan = plan_of(program, fleet(*nodes), table(program, {"host": 1.0}), stages=3, streams=3)
-    ms = {stage["node"]: stage["predicted_ms_one"] for stage in plan.figures["stages"]}
-    assert {name: round(value) for name, value in ms.items()} == {"a": 4, "b": 4, "c": 4}, "four units, two, and two"
+    many, one = (
+        {stage["node"]: round(stage[key]) for stage in plan.figures["stages"]}
+        for key in ("predicted_ms", "predicted_ms_one")
+    )
+    assert many == {"a": 4, "b": 4, "c": 4}, "four units, two, and two"
+    assert one == {"a": 4, "b": 2, "c": 2}, "who shares a core with one that waits has it alone"
+    rates = dict(plan.rates)
+    assert rates[1] == pytest.approx(1e3 / 8.3, rel=0.01), "one step passes all eight units and three ways, alone"
+    assert rates[3] == pytest.approx(3e3 / (3 * 4), rel=0.01)
 
 
 def test_a_company_is_planned_with_what_was_measured_in_it(program) -> None:
@@ -154,7 +161,8 @@ def test_a_company_is_planned_with_what_was_measured_in_it(program) -> None:
     costs = table(program, {"host": 1.0}, beside=(1, 2))
     plan = plan_of(program, fleet(*nodes), costs, streams=4)
     alone = next(e for e in plan.figures["alternatives"] if e["shape"] == {"replicas": 1, "stages": 1})
-    assert plan.figures["stages"][0]["predicted_ms_one"] == pytest.approx(8 * 1.1)
+    assert plan.figures["stages"][0]["predicted_ms"] == pytest.approx(2 * 8 * 1.1), "two rows, and the other at work"
+    assert plan.figures["stages"][0]["predicted_ms_one"] == pytest.approx(8), "of a single user the other waits"
     assert alone["tokens_per_s_one"] == pytest.approx(1000 / 8, abs=0.01)
 
 
