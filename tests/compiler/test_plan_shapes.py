@@ -153,7 +153,7 @@ def test_processes_that_share_cores_share_their_speed(program) -> None:
     assert one == {"a": 4, "b": 2, "c": 2}, "who shares a core with one that waits has it alone"
     rates = dict(plan.rates)
     assert rates[1] == pytest.approx(1e3 / 8.3, rel=0.01), "one step passes all eight units and three ways, alone"
-    assert rates[3] == pytest.approx(3e3 / (3 * 4), rel=0.01)
+    assert rates[3] == pytest.approx(3e3 / (3 * 4 + 0.3), rel=0.01)
 
 
 def test_a_company_is_planned_with_what_was_measured_in_it(program) -> None:
