@@ -25,7 +25,20 @@ REPEATS = 3
 def build_once(directory: Path) -> dict[str, float]:
     """One build; wall-clock seconds and bytes."""
     program = str(Path(sys.executable).with_name("ruvcompile"))
-    command = [program, "build", str(MODEL), "--target", "host", "--nodes", "2", "--stages", "2", "--quiet", "--output", "dist"]
+    command = [
+        program,
+        "build",
+        str(MODEL),
+        "--target",
+        "host",
+        "--nodes",
+        "2",
+        "--stages",
+        "2",
+        "--quiet",
+        "--output",
+        "dist",
+    ]
     began = time.perf_counter()
     child = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     _, status, used = os.wait4(child.pid, 0)
