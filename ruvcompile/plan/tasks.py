@@ -151,17 +151,18 @@ class Desk:
         return max(1, min(at_once, group.first.beside)), stretch
 
     def head_ms(self, scene: Scene, rows: int) -> float:
-        """The head's own work for one step of one pipeline."""
+        """The head's own work for one step of one pipeline, what it sends and receives included."""
         beside = self.room.head.beside
         overhead = self.room.prices.overhead(self.room.head, max(1, min(scene.local, beside)))
-        return overhead.head_ms + rows * overhead.head_row_ms
+        carried = overhead.byte_ms * sum(_ends_bytes(self, rows))
+        return overhead.head_ms + rows * overhead.head_row_ms + carried
 
 
 def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
     groups, prices, head = desk.room.groups, desk.room.prices, desk.room.head
     kinds = tuple(_kind(desk, group, load, scene) for group in groups)
     hops = tuple(tuple(prices.hop(_sender(one, two), two.first) for two in groups) for one in groups)
-    came, went = _ends_bytes(desk, load)
+    came, went = _ends_bytes(desk, load.rows)
     enter = tuple(_way(prices.hop(head, group.first), came) for group in groups)
     leave = tuple(_way(prices.hop(group.first, head), went) for group in groups)
     return Task(
@@ -199,12 +200,12 @@ def _sender(one: Group, two: Group) -> Member:
     return one.members[-1] if one is two else one.first
 
 
-def _ends_bytes(desk: Desk, load: Load) -> tuple[int, int]:
+def _ends_bytes(desk: Desk, rows: int) -> tuple[int, int]:
     """Bytes from the head to the first stage, and from the last one to the head."""
     end = len(desk.facts.units)
     came = sum(value.size for _, value in desk.values if value.maker < 0 and value.readers)
     went = sum(value.size for _, value in desk.values if end in value.readers)
-    return came * load.rows, went * load.rows
+    return came * rows, went * rows
 
 
 def _way(hop: Hop, size: int) -> float:

@@ -337,3 +337,14 @@ def test_the_most_valuable_pipelines_are_picked(counts, wanted, data) -> None:
     if found is not None:
         assert sum(found) == wanted
         assert sum(count * one for count, one in zip(found, worth, strict=True)) == best
+
+
+def test_what_the_head_sends_and_receives_is_its_work(program) -> None:
+    """A graph's inputs come from the head and its results go there: both ends of the way take time for every byte."""
+    costs = table(program, {"pi5": 1.0}, overhead={"byte_ms": 0.001})
+    plan = plan_of(program, fleet(node("a"), node("b")), costs, stages=1, streams=1)
+    stage, head = plan.forecast.pipelines[0].stages[0].step_ms(1), plan.forecast.head_ms(1)
+    moved = plan.forecast.pipelines[0].hops
+    assert head == pytest.approx(0.001 * sum(hop.bytes_per_row for hop in moved))
+    assert head > 0
+    assert stage == pytest.approx(8 + head), "the stage has the same bytes to take and to give"

@@ -10,7 +10,9 @@ import pytest
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
-from ruvcompile.settle import blank, promised, settle, with_ways
+from ruvcompile.settle import promised, settle
+from ruvcompile.settle.correct import with_ways
+from ruvcompile.settle.held import blank
 from ruvrun.costs import CostTable, StageCost, merge
 from tests.compiler.planned import facts_of, fleet, node, table
 from tests.decoders import tiny_program
