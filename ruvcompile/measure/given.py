@@ -28,11 +28,14 @@ def read_given(
         machines: of each target of the fleet, as ``platform.machine()`` says there.
 
     Raises:
-        InputError: ``costs-of-another-model``; or a file is no cost table.
+        InputError: ``costs-of-another-model``, ``costs-empty``; or a file is no cost table.
     """
     tables, notes = [], []
     for path in paths:
         table = load_costs(path)
+        if not (table.unit or table.overhead or table.stage or table.link or table.rate):
+            hint = "it may have been cut off on its way: copy it again, or measure again"
+            raise InputError("costs-empty", f"{path} holds no costs", hint=hint)
         if table.unit and not any(row.key in keys for row in table.unit):
             labels = list(dict.fromkeys(row.label for row in table.unit))
             more = ", ..." if len(labels) > _LABELS else ""

@@ -88,6 +88,13 @@ def test_costs_of_another_model(folder: Path, tmp_path: Path, capsys: pytest.Cap
     assert "it has /part0/tanh, /part1/matmul, /part2/sqrt" in told
 
 
+@pytest.mark.parametrize("text", ["", "format = 1\n"])
+def test_a_table_without_costs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    code, told, error = priced(folder, tmp_path, capsys, text)
+    assert (code, error["ref"]) == (3, "costs-empty")
+    assert "given.toml holds no costs" in told
+
+
 def test_costs_of_another_version_of_the_file(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (folder / "costs.toml").read_text().replace("format = 1", "format = 2")
     code, told, error = priced(folder, tmp_path, capsys, text)
