@@ -27,7 +27,7 @@ from itertools import pairwise
 import numpy as np
 
 from ruvcompile.partition.fields import Floats, Ints, barred_items, needs_of
-from ruvcompile.partition.lattice import Lattice, downset_count, lattice_of, waists_of
+from ruvcompile.partition.lattice import Lattice, downset_count, known_lattice, waists_of
 from ruvcompile.partition.task import Shared, Task
 
 Inner = tuple[tuple[int, ...], ...]
@@ -49,14 +49,18 @@ class Ground:
 def ground_of(task: Task, limit: int) -> Ground:
     """The lattice of a task, contracted to at most ``limit`` downsets, which is 2 or more."""
     needs = needs_of(task)
-    lattice = lattice_of(needs, limit)
+    lattice = known_lattice(_tupled(needs), limit)
     if lattice is not None:
         return Ground(task, tuple((item,) for item in range(len(needs))), lattice, True)
     parts = _parts(task, needs, limit - 1)  # the empty one is nobody's
     smaller = _contracted(task, parts)
-    lattice = lattice_of(needs_of(smaller), limit)
+    lattice = known_lattice(_tupled(needs_of(smaller)), limit)
     assert lattice is not None, "parts are made until there are few enough downsets"
     return Ground(smaller, parts, lattice, False)
+
+
+def _tupled(needs: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(own) for own in needs)
 
 
 def _parts(task: Task, needs: Sequence[Sequence[int]], limit: int) -> tuple[tuple[int, ...], ...]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -128,8 +129,15 @@ def lattice_of(needs: Sequence[Sequence[int]], limit: int) -> Lattice | None:
     return _glued(np.array(waists), tuple(shapes))
 
 
+@lru_cache(maxsize=4)
+def known_lattice(needs: tuple[tuple[int, ...], ...], limit: int) -> Lattice | None:
+    """``lattice_of``, remembered: a plan asks for the same one for every shape of the fleet."""
+    return lattice_of(needs, limit)
+
+
+@lru_cache(maxsize=4096)
 def downset_count(needs: tuple[tuple[int, ...], ...], limit: int) -> int:
-    """How many downsets there are, the empty one not counted; ``limit + 1`` for more than that."""
+    """How many downsets there are, the empty one not counted; ``limit + 1`` for more than that. Remembered."""
     lattice = lattice_of(needs, limit + 1)
     return limit + 1 if lattice is None else lattice.count - 1
 
