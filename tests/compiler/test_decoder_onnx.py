@@ -30,7 +30,6 @@ from ruvcompile.program import Program
 from ruvrun.bundle import StageSpec
 from ruvrun.costs import CostTable
 from ruvrun.executors import Array, Span, load_decoder
-from ruvrun.manifest import Space
 from ruvrun.pipeline import Request, Sampling, join_local
 
 EXPORTS = Path(__file__).parent.parent / "data" / "onnx_decoders"
@@ -351,10 +350,9 @@ def test_half_floats_are_rounded_where_the_whole_export_rounds_them(tmp_path: Pa
         assert [spec.state[0].dtype for _, spec in made] == ["float16", "float16"]
         assert answers(made) == wanted
     options = resolve({"model": str(path), "output": str(tmp_path / "dist"), "target": "host"}, directory=tmp_path)
-    units, space = program_units(program), Space(context=10, streams=3)
-    facts = Facts(program, units, (), {}, (), space, CostTable(provenance=[], unit=[]), options)
+    facts = Facts(program, program_units(program), (), {}, (), CostTable(provenance=[], unit=[]), options, cores=2)
     held = [spec.kv.bytes_per_token for _, spec in made if spec.kv is not None]
-    assert sum(map(facts.state_bytes, units)) == 10 * 3 * sum(held), "a plan counts what a stage will take"
+    assert sum(facts.state_bytes) == sum(held), "a plan counts what a stage will take"
 
 
 def test_quantising_an_export(tmp_path: Path) -> None:
