@@ -192,6 +192,8 @@ def _ranked(
     paint: Spec = {"value": FAINT}
     if colour is not None:
         paint = {"field": colour[0], "type": "nominal", "scale": colour[1]}
+        if size.narrow:  # it begins where the bars do, far to the right: two names side by side may not fit
+            paint["legend"] = {"columns": 1}
     return framed(
         size,
         [
