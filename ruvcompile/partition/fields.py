@@ -236,8 +236,9 @@ def _clusters(task: Task, lattice: Lattice, stages: int, room: int) -> tuple[lis
             start, stop = lattice.waists[lattice.owner[first] + 1], lattice.waists[lattice.owner[second]]
             outside = len(task.item_bytes) - max(0, int(stop - start)) - 2
             between = int(bytes_before[max(start, stop)] - bytes_before[start])
-            least = between + task.item_bytes[first] + task.item_bytes[second] + sizes[readers]
-            if outside < stages - 1 or least > room:
+            # Of one block any two may be together without a third: only what lies between two blocks tells them apart.
+            apart = lattice.owner[first] != lattice.owner[second]
+            if apart and (outside < stages - 1 or between + sizes[readers] > room):
                 groups.append([second])
             else:
                 groups[-1].append(second)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ruvcompile.partition import Hop, Kind, Partition, Stage, Task, Value, best, evaluate, frontier, objections, solve
 from ruvcompile.partition.bound import lower_bound, rows_of
+from ruvcompile.partition.task import Shared
 from tests.partitions import Exhaustive
 from tests.strategies import tasks
 
@@ -198,3 +199,19 @@ def test_nothing_fits() -> None:
     assert best(chain((1.0,), (Kind(1, (1.0,), memory=0),)), 1) is None
     assert best(chain((1.0,), (Kind(2, (1.0,)),)), 2) is None
     assert dict(frontier(chain((1.0,), (Kind(1, (1.0,)),)), 2)) == {}
+
+
+def test_readers_that_fit_together_without_a_third_are_not_told_apart() -> None:
+    """Items 0 and 2 fit the small node beside each other, and neither does with item 1, though it lies between them."""
+    kinds = (
+        Kind(1, (11.0, 11.0, 9.0), 20),
+        Kind(1, (1.0, 10.0, 6.0), 10, 1.0),
+        Kind(1, (5.0, 1.0, 11.0), 30, byte_ms=0.5),
+    )
+    weights = (Shared((0,), 2), Shared((0, 1, 2), 3))
+    values = (Value(-1, (3,), 5), Value(0, (1,), 3), Value(1, (3,), 0))
+    task = Task(kinds, (0, 8, 2), values, weights, runtime_bytes=2)
+    found = best(task, stages=2)
+    assert found is not None
+    assert found.bound_ms == pytest.approx(8.0), "no more than the best there is"
+    assert found.value_ms == pytest.approx(8.0)
