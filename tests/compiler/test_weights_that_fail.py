@@ -109,7 +109,7 @@ def test_a_model_that_goes_away_during_a_build_is_no_bug_of_ours(
         change(file)
         return program
 
-    monkeypatch.setattr("ruvcompile.compile.load", load_then_change)
+    monkeypatch.setattr("ruvcompile.front.load", load_then_change)
     assert build(model, tmp_path / "dist") == 3
     told = capfd.readouterr().err
     assert told.startswith("error[")
