@@ -30,7 +30,7 @@ from typing import Any
 from ruvcompile import report as reporting
 from ruvcompile.disk import check_copies, check_disk
 from ruvcompile.emit import Contents, write_build
-from ruvcompile.errors import InputError, UsageError
+from ruvcompile.errors import UsageError, model_not_finite
 from ruvcompile.front import Front, read_model
 from ruvcompile.load import load
 from ruvcompile.lower.sheet import Keyed
@@ -266,12 +266,7 @@ def _loss(front: Front, parts: Parts, progress: Progress) -> dict[str, float]:
         return {}
     loss = source_loss(front.source, parts.all(), cores(), progress)
     if not math.isfinite(loss["kl"]):
-        raise InputError(
-            "model-not-finite",
-            f"what {front.source.source.path} computes on a plain text are no numbers",
-            context=["its weights are numbers, and so large that sums of them are none"],
-            hint="the training or conversion that wrote it went wrong; get or convert it again",
-        )
+        raise model_not_finite(front.source.source.path)
     progress.note(
         f"loss against the file: KL {loss['kl']:.4f}, same first choice {100 * loss['top1']:.1f} % "
         f"of {loss['tokens']:.0f} tokens"

@@ -32,6 +32,16 @@ def raise_all(problems: Sequence[RuvError]) -> None:
     raise type(first)(first.ref, f"{len(problems)} problems", context=context, hint="correct each of them")
 
 
+def model_not_finite(path: str) -> InputError:
+    """What the model at ``path`` computes is no answer to anything."""
+    return InputError(
+        "model-not-finite",
+        f"what {path} computes on a plain text are no numbers",
+        context=["its weights are numbers, and so large that sums of them are none"],
+        hint="the training or conversion that wrote it went wrong; get or convert it again",
+    )
+
+
 __all__ = [
     "FitError",
     "InputError",
@@ -41,5 +51,6 @@ __all__ = [
     "UnreachableError",
     "UsageError",
     "did_you_mean",
+    "model_not_finite",
     "raise_all",
 ]

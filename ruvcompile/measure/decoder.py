@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from ruvcompile.errors import UnreachableError, model_not_finite
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
@@ -57,6 +58,9 @@ def measure_decoder(
             model=program.name,
             progress=progress,
         )
+    except UnreachableError as error:
+        # The ring that measures is the first to run the whole model, and its last stage draws tokens from logits.
+        raise model_not_finite(program.source.path) if "not numbers" in error.message else error from None
     finally:
         shutil.rmtree(directory)
 
