@@ -31,6 +31,8 @@ def with_ways(plan: Plan, seen: StageCost, facts: Facts) -> Facts:
     """
     if not seen.per_s or not promised(plan) or facts.options.fleet.default_link is not None:
         return facts
+    if sum(member.threads for member in plan.members) > facts.cores:
+        return facts  # what is left is their waiting for each other's cores, which a single user does not have
     pipelines, stages = len(plan.pipelines), len(plan.pieces)
     share = 1e3 * seen.streams / pipelines
     left = share / (seen.per_s / pipelines) - share / (promised(plan) / pipelines)
