@@ -31,10 +31,13 @@ def with_ways(plan: Plan, seen: StageCost, facts: Facts) -> Facts:
     """
     if not seen.per_s or not promised(plan) or facts.options.fleet.default_link is not None:
         return facts
-    if sum(member.threads for member in plan.members) > facts.cores:
-        return facts  # what is left is their waiting for each other's cores, which a single user does not have
     pipelines, stages = len(plan.pipelines), len(plan.pieces)
     share = 1e3 * seen.streams / pipelines
     left = share / (seen.per_s / pipelines) - share / (promised(plan) / pipelines)
     found = replace(facts, hop_ms=facts.hop_ms + left / (stages + 1))
     return found if promised(make_plan(found, plan.cuts)) != promised(plan) else facts
+
+
+def shares_cores(plan: Plan, facts: Facts) -> bool:
+    """Whether stages wait for each other's cores: then neither a step nor a round says what a stage itself takes."""
+    return sum(member.threads for member in plan.members if member.node.local) > facts.cores
