@@ -222,7 +222,9 @@ def test_scaled_costs_come_with_what_to_do_about_them(tmp_path, monkeypatch) -> 
     figure = Rate(name="int4_matvec", value=1e9, unit="B/s", target="pi5", backend="onnxruntime", threads=4, source=0)
     given = tmp_path / "pi.toml"
     given.write_bytes(dump_costs(CostTable(provenance=[source], rate=[figure])))
-    made = build(model, tmp_path / "dist", target="pi5", nodes="2", stages=1, replicas=1, costs=(str(given),), measured=True)
+    made = build(
+        model, tmp_path / "dist", target="pi5", nodes="2", stages=1, replicas=1, costs=(str(given),), measured=True
+    )
     assert made["cost_source"] == "scaled"
     assert made["cost_hint"][0] == f"ruvcompile probe {model} --target pi5 -o probe-pi5"
     assert made["cost_hint"][-1].endswith(f"--stages 1 --replicas 1 --costs {given} --costs costs-pi5.toml")
