@@ -19,21 +19,19 @@ import msgspec
 
 from ruvrun import machine
 from ruvrun.bundle import HEAD, verify_head
-from ruvrun.errors import InputError, UnreachableError, UsageError
+from ruvrun.errors import InputError, UsageError
 from ruvrun.manifest import LOCAL, Space
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
 from ruvrun.pipeline.health import NO_ANSWER, whole_of
 from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, Placement
-from ruvrun.supervise import Process, Supervisor, end_with_parent
+from ruvrun.supervise import Process, end_with_parent
+from ruvrun.supervise.kept import kept
 
 if TYPE_CHECKING:
     from ruvrun.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
-
-# How long a stage that died may take to be found dead, and the others to be ended, before we speak of it.
-_LAST_WORDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -181,34 +179,13 @@ def hosted(placement: Placement, settings: Settings, say: Say) -> Iterator[Drive
     Raises:
         RuvError: a stage cannot run here, in its own words; or it died before all was ready.
     """
-    failed: list[BaseException] = []
-    supervisor = Supervisor(processes(placement, settings, None), tell=say, restart=False)
-
-    def keep() -> None:
-        try:
-            supervisor.run()
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for us
-            failed.append(error)
-
-    # Cores are a thread's own and passed on: the children come from a thread that is not kept on the head's, the
-    # driver and its links from one that is.
-    keeper = threading.Thread(target=keep, name="supervisor")
-    keeper.start()
-    try:
+    with kept(processes(placement, settings, None), say) as failed:
         machine.pin(cpus_of(placement, settings, placement.manifest.head.node))
         with _driving(placement, settings) as driver:
             while not driver.wait_ready(0.2):
                 if failed:
                     raise failed[0]
             yield driver
-    except UnreachableError:
-        keeper.join(_LAST_WORDS)
-        if failed:  # a stage's own words say more than that it was lost
-            raise failed[0] from None
-        raise
-    finally:
-        supervisor.stop()
-        keeper.join()
 
 
 @contextlib.contextmanager

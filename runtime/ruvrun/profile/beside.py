@@ -19,11 +19,12 @@ from ruvrun.bundle import StageSpec, load_spec
 from ruvrun.errors import MachineError
 from ruvrun.executors import load_graph
 from ruvrun.profile import decoder
-from ruvrun.profile.children import child, kept
+from ruvrun.profile.children import child
 from ruvrun.profile.conditions import Conditions
 from ruvrun.profile.graph import graph_inputs
 from ruvrun.profile.places import ground
 from ruvrun.profile.sheet import load_sheet
+from ruvrun.supervise.kept import kept
 
 PATIENCE = 120.0
 

@@ -25,9 +25,10 @@ from ruvrun.manifest import Manifest, Space
 from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.head import open_driver
 from ruvrun.profile.alone import Alone
-from ruvrun.profile.children import child, kept
+from ruvrun.profile.children import child
 from ruvrun.profile.clocked import Count, Tick
 from ruvrun.profile.conditions import Conditions
+from ruvrun.supervise.kept import kept
 
 PROMPT = 8
 SETTLED = 4
