@@ -86,10 +86,7 @@ class Fleet:
         """The node called ``name``; it must be there."""
         return next(node for node in self.nodes if node.name == name)
 
-    def link(self, sender: str, receiver: str) -> Link:
-        """What connects two nodes, in this direction; a link given one way holds both ways."""
+    def link(self, sender: str, receiver: str) -> Link | None:
+        """What the fleet file says of this direction, else of the other, else of all; None where it says nothing."""
         pairs = self.pairs or {}
-        found = pairs.get((sender, receiver)) or pairs.get((receiver, sender)) or self.default_link
-        if found:
-            return found
-        return LOOPBACK if self.node(sender).local and self.node(receiver).local else NETWORK
+        return pairs.get((sender, receiver)) or pairs.get((receiver, sender)) or self.default_link

@@ -95,9 +95,8 @@ class Prices:
 
         On one machine it costs no time per byte: what encrypting and copying takes is the processes' own work.
         """
-        fleet, pair = self.facts.options.fleet, (sender.name, receiver.name)
-        pairs = fleet.pairs or {}
-        told = pairs.get(pair) or pairs.get((pair[1], pair[0])) or fleet.default_link
+        pair = (sender.name, receiver.name)
+        told = self.facts.options.fleet.link(*pair)
         same = sender.name == receiver.name
         if same or (sender.node.local and receiver.node.local):
             latency = self.overhead(sender, sender.beside).hop_ms or (0.0 if same else 1e3 * LOOPBACK.latency)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ruvcompile.errors import InputError
-from ruvcompile.fleet import LOOPBACK, NETWORK, Fleet, FleetNode, Link, Place, Wanted, load_fleet, make_fleet
+from ruvcompile.fleet import Fleet, FleetNode, Link, Place, Wanted, load_fleet, make_fleet
 
 GIB = 2**30
 A = "[[node]]\nname='a'\ntarget='host'\n"
@@ -42,13 +42,13 @@ def test_a_count_of_host_nodes_is_processes_here() -> None:
         ("host-1", "local", True),
     ]
     assert fleet.head == "host-0"
-    assert fleet.link("host-0", "host-1") == LOOPBACK
+    assert fleet.link("host-0", "host-1") is None
 
 
 def test_a_count_of_other_nodes_is_machines_to_be_named() -> None:
     fleet = make_fleet("pi5", "2")
     assert [(node.name, node.address) for node in fleet.nodes] == [("pi5-0", "pi5-0.local"), ("pi5-1", "pi5-1.local")]
-    assert fleet.link("pi5-0", "pi5-1") == NETWORK
+    assert fleet.link("pi5-0", "pi5-1") is None
 
 
 def test_host_names_are_machines_even_for_the_host_target() -> None:

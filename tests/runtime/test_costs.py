@@ -355,18 +355,6 @@ def test_links_that_carry_nothing_and_machines_that_do_nothing_are_refused(tmp_p
         assert caught.value.ref == "cost-wrong"
 
 
-def test_a_link_is_found_by_its_ends_and_direction() -> None:
-    def link(sender: str, receiver: str, ms: float) -> LinkCost:
-        return LinkCost(sender=sender, receiver=receiver, latency_ms=ms, bytes_per_s=1e6, source=0)
-
-    table = CostTable(provenance=[HERE], link=[link("a", "b", 1), link("b", "a", 2), link("a", "b", 3)])
-    assert [found and found.latency_ms for found in (table.between("a", "b"), table.between("b", "a"))] == [3, 2]
-    assert table.between("a", "c") is None
-
-
-# Where a table is written
-
-
 def test_what_is_there_stays_and_what_is_new_counts(tmp_path: Path) -> None:
     output = tmp_path / "costs.toml"
     assert table_at(output) == CostTable()

@@ -232,10 +232,6 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
         found = [row for row in self.overhead if row.kind == kind and _is_of(row, target, backend, threads, beside)]
         return found[-1] if found else None
 
-    def between(self, sender: str, receiver: str) -> LinkCost | None:
-        """The link from one node to another as measured last; None where it was not."""
-        return next((row for row in reversed(self.link) if (row.sender, row.receiver) == (sender, receiver)), None)
-
     def rates(self, target: str, backend: str, threads: int) -> dict[str, Rate]:
         """The figures of one kind of machine, by name."""
         kind = (target, backend, threads)
