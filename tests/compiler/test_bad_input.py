@@ -7,13 +7,14 @@ import platform
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
 from ruvcompile.cli import run
-from ruvrun.costs import load_costs
+from ruvrun.costs import dump_costs, load_costs
 from tests.compiler.builds import build
 from tests.graphs import make_model, tensor, weight
 from tests.models import write_tiny_gguf
@@ -137,6 +138,7 @@ def test_costs_of_a_machine_of_another_kind_are_told_of(
         (r"\nsource = 0", "\nsource = 7", "cost-source", "provenance 7"),
         (r"\nsource = 0", "\nresident_bytes = -5\nsource = 0", "cost-wrong", "resident_bytes = -5"),
         (r"^", "not toml\n", "toml-invalid", "not valid TOML"),
+        (r"(?s)\n\[\[(?!.*\n\[\[).*", "", "cost-cut", "given.toml is not whole"),
     ],
 )
 def test_costs_that_are_none(
@@ -156,10 +158,10 @@ def test_no_table_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_table_that_lacks_a_part_is_completed_and_not_believed_to_be_free(folder: Path, tmp_path: Path) -> None:
-    head, *rows = (folder / "costs.toml").read_text().split("\n[[unit]]\n")
-    kept = [row for row in rows if "matmul" not in row]
-    assert len(kept) == len(rows) - 1
-    (tmp_path / "given.toml").write_text("\n[[unit]]\n".join([head, *kept]))
+    table = load_costs(folder / "costs.toml")
+    kept = [row for row in table.unit if "matmul" not in row.label]
+    assert len(kept) == len(table.unit) - 1
+    (tmp_path / "given.toml").write_bytes(dump_costs(msgspec.structs.replace(table, unit=kept)))
     fleet = str(folder / "fleet.toml")
     build(folder / "model.onnx", tmp_path / "dist", fleet=fleet, costs=(str(tmp_path / "given.toml"),))
     found = {row.label: row for row in load_costs(tmp_path / "dist/costs.toml").unit}

@@ -342,6 +342,41 @@ def test_what_is_no_cost_table(tmp_path: Path, what: str) -> None:
     assert error.value.hint
 
 
+def test_a_file_that_was_cut_off_is_no_shorter_table(tmp_path: Path) -> None:
+    """At any line, and within the numbers of its last: after the header all of it is there or it is refused."""
+    rates = [
+        Rate(name=name, value=2.0, unit="B/s", target="host", backend="b", threads=1, source=0, spread=0.5)
+        for name in "abcdefghijkl"
+    ]
+    path, whole = tmp_path / "costs.toml", dump_costs(CostTable(provenance=[HERE], unit=[row("a")], rate=rates))
+    lines = whole.splitlines(keepends=True)
+    for count in range(2, len(lines) - 1):
+        path.write_bytes(b"".join(lines[:count]))
+        with pytest.raises(InputError) as caught:
+            load_costs(path)
+        assert caught.value.ref in ("cost-cut", "toml-wrong", "toml-invalid"), count
+        assert caught.value.hint
+    path.write_bytes(whole[:-2])
+    with pytest.raises(InputError, match="is not whole: it has 13 rows") as caught:
+        load_costs(path)
+    assert caught.value.context == ("it says 13 rows at its beginning and 1 rows at its end",)
+    path.write_bytes(whole.replace(b"rows = 13\n", b"", 1))
+    with pytest.raises(InputError, match="is not whole"):
+        load_costs(path)
+    path.write_bytes(whole[:-1])
+    assert len(load_costs(path).rate) == 12
+
+
+def test_a_file_without_one_of_its_rows_is_refused(tmp_path: Path) -> None:
+    text = dump_costs(CostTable(provenance=[HERE], unit=[row("a"), row("b")])).decode()
+    before, one, two = text.partition("[end]")[0].split("[[unit]]")
+    (tmp_path / "costs.toml").write_text(f"{before}[[unit]]{two}{text[text.index('[end]') :]}")
+    assert one != two
+    with pytest.raises(InputError) as caught:
+        load_costs(tmp_path / "costs.toml")
+    assert caught.value.ref == "cost-cut"
+
+
 def test_links_that_carry_nothing_and_machines_that_do_nothing_are_refused(tmp_path: Path) -> None:
     link = LinkCost(sender="a", receiver="b", latency_ms=0.0, bytes_per_s=0.0, source=0)
     rate = Rate(name="int4_matvec", value=0.0, unit="B/s", target="host", backend="onnxruntime", threads=1, source=0)

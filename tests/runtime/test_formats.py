@@ -1,8 +1,9 @@
 """Files that an earlier version wrote must still be read, and mean what they meant.
 
 ``tests/data/formats/v1`` is of a build of two nodes; ``v1-exported`` of a decoder that is run as it was exported,
-``v1-texts`` of a graph with texts and an optional, and ``v1-curves`` of a decoder whose costs are curves, all as the
-format had grown by then. Such files are added when a format grows, and never changed.
+``v1-texts`` of a graph with texts and an optional, ``v1-curves`` of a decoder whose costs are curves, and
+``v1-counted`` of the same with the number of its rows, all as the format had grown by then. Such files are added when a
+format grows, and never changed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ruvrun.profile.sheet import Sheet
 from ruvrun.toml import read_toml
 
 V1 = Path(__file__).parents[1] / "data" / "formats" / "v1"
-EXPORTED, TEXTS, CURVES = (V1.with_name(f"v1-{what}") for what in ("exported", "texts", "curves"))
+EXPORTED, TEXTS, CURVES, COUNTED = (V1.with_name(f"v1-{what}") for what in ("exported", "texts", "curves", "counted"))
 ID = "228cdd3ee23a8eb771e7aae6e16a6803cc329e0da91c5030e5f98836fa95d1a2"
 
 
@@ -92,6 +93,10 @@ def test_costs_as_curves() -> None:
     (source,) = table.provenance
     assert (source.model, source.threads) == ("tiny", 1)
     assert "avx2" in source.features
+
+
+def test_costs_with_their_number_of_rows() -> None:
+    assert load_costs(COUNTED / "costs.toml") == load_costs(CURVES / "costs.toml")
 
 
 def test_sheet_of_units() -> None:

@@ -1,4 +1,8 @@
-"""Cost tables as files: reading with an answer for every way one can be wrong, writing, and several made one."""
+"""Cost tables as files: reading with an answer for every way one can be wrong, writing, and several made one.
+
+A file says at its beginning how many rows it has, and so again at its end. A file that was cut off between two rows
+would else be a table of fewer rows, and a build would measure the others anew without a word. Older files say neither.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +36,30 @@ _COUNTED = ("threads", "beside", "rows")
 """What there is one of at least: no build asks for a row with none, so it would be passed over in silence."""
 
 
+class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The last table of a file."""
+
+    rows: int
+
+
+class _Written(CostTable, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A table as it stands in a file, with how many rows it has; old files do not say that."""
+
+    count: int | None = msgspec.field(default=None, name="rows")
+    end: _End | None = None
+
+
 def load_costs(path: Path) -> CostTable:
     """Read a cost table.
 
     Raises:
-        InputError: it is none; a cost is no time or no size (``cost-wrong``), a row or a point of a curve is there
-            twice (``cost-twice``), or a row names a source that is not there (``cost-source``).
+        InputError: it is none; it is not whole (``cost-cut``); a cost is no time or no size (``cost-wrong``); a row or
+            a point of a curve is there twice (``cost-twice``); a row names a source that is not there
+            (``cost-source``).
     """
-    table = read_toml(path, CostTable, "cost table")
+    written = read_toml(path, _Written, "cost table")
+    _check_whole(path, written)
+    table = CostTable(**{name: getattr(written, name) for name in CostTable.__struct_fields__})
     _check_rows_once(path, table)
     for what, row in _named(table):
         for name, value in _figures(row):
@@ -58,7 +78,9 @@ def load_costs(path: Path) -> CostTable:
 
 def dump_costs(table: CostTable) -> bytes:
     """The bytes of ``costs.toml``."""
-    return dump_toml(table)
+    count = _count(table)
+    fields = {name: getattr(table, name) for name in CostTable.__struct_fields__}
+    return dump_toml(_Written(**fields, count=count, end=_End(rows=count)))
 
 
 def table_at(output: Path) -> CostTable:
@@ -155,6 +177,22 @@ def _numbers(row: msgspec.Struct) -> Iterator[tuple[str, float]]:
         value = getattr(row, name)
         if isinstance(value, int | float):
             yield name, value
+
+
+def _count(table: CostTable) -> int:
+    return sum(len(getattr(table, field)) for field in _IDENTITY)
+
+
+def _check_whole(path: Path, table: _Written) -> None:
+    """Refuse a file that ends before its end, or has not the rows that it says."""
+    if table.count is None and table.end is None:
+        return
+    end = None if table.end is None else table.end.rows
+    if not table.count == end == _count(table):
+        first, last = ("nothing" if said is None else f"{said} rows" for said in (table.count, end))
+        told = f"it says {first} at its beginning and {last} at its end"
+        hint = "copy it again, or measure again; whoever changes its rows by hand changes both numbers"
+        raise InputError("cost-cut", f"{path} is not whole: it has {_count(table)} rows", context=[told], hint=hint)
 
 
 def _check_rows_once(path: Path, table: CostTable) -> None:
