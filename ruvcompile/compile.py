@@ -43,7 +43,7 @@ from ruvcompile.parts import Parts
 from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.passes.reduced import reduced
-from ruvcompile.plan import Facts, Member, Plan, check_shape, context_for, members
+from ruvcompile.plan import Facts, Member, Plan, check_cores, check_shape, context_for, members
 from ruvcompile.plan.rules import Rules, rules_of
 from ruvcompile.probe import PROBE_BYTES, write_probe
 from ruvcompile.progress import Progress
@@ -55,7 +55,7 @@ from ruvcompile.verify import compare, source_loss
 from ruvcompile.workspace import workspace
 from ruvrun.bundle import BUNDLES
 from ruvrun.costs import CostTable, costs_json, table_at, write_costs
-from ruvrun.machine import cores, peak_bytes
+from ruvrun.machine import allowed, cores, peak_bytes
 from ruvrun.manifest import MANIFEST
 from ruvrun.profile.draw import is_probe
 
@@ -168,6 +168,7 @@ def report(manifest_path: Path, run: Path | None) -> Path:
 def _candidates(front: Front, options: Options) -> tuple[tuple[Member, ...], Rules]:
     """The nodes that may hold a stage, and what the fleet's rules say of each; what cannot be is refused here."""
     context_for(front.program, options)
+    check_cores(options.fleet.nodes, allowed())
     rules = rules_of(options.fleet, front.program, front.units)
     check_shape(options, front.units, len(rules.nodes), rejected=rules.rejected)
     return members(options, fleet_targets(options), cores(), rules.nodes), rules

@@ -22,7 +22,7 @@ from ruvcompile.plan.figures import expected_of, figures_of, rows_of, source_of
 from ruvcompile.plan.forecasts import forecast_of, inner_times, rates_of
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.misfit import nothing_fits
-from ruvcompile.plan.nodes import Member, check_shape, members
+from ruvcompile.plan.nodes import Member, check_cores, check_shape, members
 from ruvcompile.plan.shapes import Cuts
 from ruvcompile.plan.tasks import Desk
 from ruvcompile.program import Piece
@@ -112,4 +112,4 @@ def make_plan(facts: Facts, cuts: Cuts | None = None) -> Plan:
     )
 
 
-__all__ = ["Facts", "Member", "Plan", "check_shape", "context_for", "make_plan", "members", "shapes"]
+__all__ = ["Facts", "Member", "Plan", "check_cores", "check_shape", "context_for", "make_plan", "members", "shapes"]

@@ -10,7 +10,7 @@ and an unused node costs nobody anything.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ruvcompile.errors import FitError, InputError
@@ -94,6 +94,27 @@ def members(
         beside = max(1, min(local, cores // threads)) if node.local else 1
         found.append(Member(node, targets[node.target], threads, beside))
     return tuple(found)
+
+
+def check_cores(nodes: Sequence[FleetNode], allowed: Collection[int]) -> None:
+    """Refuse processes of this machine on cores that it does not have: they would be refused only when they serve.
+
+    Args:
+        allowed: the cores that may be used here, by number.
+
+    Raises:
+        InputError: with the node, and the cores there are.
+    """
+    for node in nodes:
+        missing = sorted(set(node.cpus) - set(allowed)) if node.local else []
+        if missing:
+            cores = f"core{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+            raise InputError(
+                "cpus-missing",
+                f"node {node.name} is a process of this machine on {cores}, which may not be used here",
+                context=[f"those that may: {', '.join(map(str, sorted(allowed)))}"],
+                hint="correct its cpus in the fleet file, or give its address if it is another machine",
+            )
 
 
 def crowds(candidates: Sequence[Member], cores: int) -> tuple[Crowd, ...]:

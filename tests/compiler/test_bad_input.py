@@ -186,6 +186,7 @@ def test_a_table_that_lacks_a_part_is_completed_and_not_believed_to_be_free(fold
         (A.format("") + "[[link]]\nlatency = '-1ms'", 3, "fleet-wrong", "'-1ms' is not a number with a unit"),
         (A.format("").replace("host", "hsot"), 2, "target-unknown", "did you mean 'host'?"),
         (A.format("") + "[[place]]\nmatch = '/prat0/*'\non = ['a']", 3, "place-unmatched", "did you mean '/part0/*'?"),
+        (A.format("cpus = [0, 9999]"), 3, "cpus-missing", "node a is a process of this machine on core 9999, which"),
         (A.format("") + "[require]\nzone = 'lab'", 4, "fleet-rejected", "a: require.zone, wanted lab, has nothing"),
     ],
 )
@@ -195,6 +196,12 @@ def test_fleets_that_cannot_be(
     found, told, error = fleeted(folder, tmp_path, capsys, text)
     assert (found, error["ref"]) == (code, ref)
     assert says in told
+
+
+def test_cores_of_another_machine_are_its_own(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(A.format("address = 'a.lan'\nthreads = 1\ncpus = [9999]"))
+    line = ["plan", str(folder / "model.onnx"), "--fleet", str(tmp_path / "fleet.toml")]
+    assert run([*line, "--costs", str(folder / "costs.toml")]) == 0
 
 
 def test_several_mistakes_are_one_error(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
