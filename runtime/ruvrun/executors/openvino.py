@@ -14,8 +14,7 @@ the stage's ``options``; nothing is left to a machine's default.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,11 @@ import numpy as np
 import openvino as ov
 
 from ruvrun.bundle import StageSpec
-from ruvrun.elements import Array, Value
+from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
+from ruvrun.executors.intermediate import loading, read_stage
 from ruvrun.executors.paged import EMBEDDED, PagedDecoder, paged
-from ruvrun.executors.pages import use_huge_pages, zeroed
-
-PAGE = 4096
-"""The files of a stage's constants are put one behind the other, each at a multiple of this."""
+from ruvrun.executors.pages import use_huge_pages
 
 OPTIONS = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "KEY_CACHE_QUANT_MODE", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
 """The settings that a bundle may bring; the others are the machine's own matter and here."""
@@ -88,8 +85,8 @@ def open_decoder(
 ) -> PagedDecoder:
     """Load a decoder stage, cold; with ``profile`` it keeps the time of every kernel (``PagedDecoder.kernels``)."""
     core, windows = ov.Core(), windows_of(spec)
-    with _loading(spec):
-        model = core.read_model((directory / spec.model).read_bytes(), ov.Tensor(_constants(directory, spec)))
+    with loading(spec):
+        model = read_stage(core, directory, spec)
         if windows:
             paged(model, windows)
         compiled = core.compile_model(model, DEVICE, _settings(spec, threads, profile=profile))
@@ -99,7 +96,7 @@ def open_decoder(
 def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> OpenVinoGraph:
     """Load a stage of a graph."""
     core = ov.Core()
-    with _loading(spec):
+    with loading(spec):
         return OpenVinoGraph(
             core.compile_model(core.read_model(directory / spec.model), DEVICE, _settings(spec, threads))
         )
@@ -118,20 +115,6 @@ def windows_of(spec: StageSpec) -> list[int]:
     return found
 
 
-@contextmanager
-def _loading(spec: StageSpec) -> Iterator[None]:
-    """What goes wrong inside is told as one error of ours."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise InputError(
-            "stage-not-loadable",
-            f"OpenVINO cannot load {spec.model}",
-            context=[line for line in str(error).splitlines() if line.strip()][:6],
-            hint="build again with this version",
-        ) from None
-
-
 def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[str, Any]:
     if unknown := sorted(spec.options.keys() - {*OPTIONS, WINDOWS}):
         raise InputError("option-unknown", f"the bundle sets {unknown[0]}", hint=did_you_mean(unknown[0], OPTIONS))
@@ -145,23 +128,10 @@ def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[s
     }
 
 
-def _constants(directory: Path, spec: StageSpec) -> Array:
-    """The files of constants in the order of the bundle, each from a multiple of ``PAGE`` on."""
-    files = [file for file in spec.files if file.path.startswith("weights/")]
-    joined = zeroed(sum(-(-file.bytes // PAGE) * PAGE for file in files))
-    at = 0
-    for file in files:
-        with (directory / file.path).open("rb") as stream:
-            stream.readinto(joined[at : at + file.bytes])  # type: ignore[arg-type]  # an array is a buffer
-        at += -(-file.bytes // PAGE) * PAGE
-    return joined
-
-
 __all__ = [
     "DEVICE",
     "EMBEDDED",
     "OPTIONS",
-    "PAGE",
     "OpenVinoGraph",
     "load_decoder",
     "load_graph",
