@@ -45,10 +45,11 @@ def read_model(options: Options, progress: Progress) -> Front:
     """Load the model that the options name.
 
     Raises:
-        RuvError: it cannot be read, or not be run.
+        RuvError: it cannot be read, or not be run; or something was asked for that such a model does not have.
     """
     with progress.step("load"):
         source = run_passes(load(str(options.model)))
+        _check_meant(source, options)
         if options.name:
             if "/" in options.name and source.decoder is None:
                 what = f"--name {options.name!r} has a slash, and a graph's name is a part of its address"
@@ -67,3 +68,22 @@ def read_model(options: Options, progress: Progress) -> Front:
         progress.note(text)
     units = program_units(program, types)
     return Front(source, program, units, unit_keys(program, units, types), types, made.arrays, made.choices)
+
+
+def _check_meant(program: Program, options: Options) -> None:
+    """Refuse what was asked for and would be passed over: a graph has no tokens, a decoder's shapes are not open."""
+    defaults = {name for name, _ in options.defaults}
+    if program.decoder is not None:
+        wrong, asked = "a decoder", {"--inputs": options.inputs, "--shape": options.shapes}
+    else:
+        wrong = "no decoder"
+        asked = {
+            "--context": options.context,
+            "--kv-type": options.kv_type,
+            "--max-tokens": options.max_tokens,
+            "--prompt-tokens": "prompt-tokens" not in defaults,
+            f"--quant {options.quant}": options.quant not in ("auto", "none"),
+        }
+    if meant := [flag for flag, value in asked.items() if value]:
+        what = f"{', '.join(meant)} says nothing about {program.source.path}, which is {wrong}"
+        raise UsageError("option-of-other-models", what, hint="leave it out")

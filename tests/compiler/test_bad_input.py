@@ -267,3 +267,31 @@ def test_what_would_make_it_fit_is_found_by_trying(tmp_path: Path, capsys: pytes
     grown = [text.replace("'a", f"'a{number}") for number in range(1 + int(more.group(1)))]
     (tmp_path / "fleet.toml").write_text("".join(grown))
     assert run([*line, "--streams", "64"]) == 0
+
+
+# Options of other models
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--context", "64"], "--context says nothing about"),
+        (["--prompt-tokens", "8"], "--prompt-tokens says nothing about"),
+        (["--kv-type", "f32"], "--kv-type says nothing about"),
+        (["--quant", "int8"], "--quant int8 says nothing about"),
+        (["--simulate", "--max-tokens", "3", "--context", "9"], "--context, --max-tokens says nothing about"),
+    ],
+)
+def test_what_only_decoders_have_is_not_passed_over_for_a_graph(
+    folder: Path, capsys: pytest.CaptureFixture[str], asked: list[str], says: str
+) -> None:
+    code, told, error = refused(folder, capsys, "--target", "host", "--costs", str(folder / "costs.toml"), *asked)
+    assert (code, error["ref"]) == (2, "option-of-other-models")
+    assert says in told
+    assert "which is no decoder" in told
+
+
+def test_a_decoder_has_no_open_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", layers=1)
+    assert run(["plan", str(model), "--target", "host", "--shape", "ids=1x8"]) == 2
+    assert "--shape says nothing about" in capsys.readouterr().err
