@@ -62,10 +62,14 @@ class Exhaustive:
             if cuts[-1] == self.everything:
                 yield kinds, cuts
             return
+        counts = range(len(self.task.kinds))
         for cut in self.downsets:
             if cut > cuts[-1] and (cut == self.everything) == (left == 1):
-                for kind, kept in enumerate(self.task.kinds):
-                    if kinds.count(kind) < kept.count and self.stage(kind, cuts[-1], cut) is not None:
+                for kind in counts:
+                    nodes = [[*kinds, kind].count(each) for each in counts]
+                    pooled = all(sum(nodes[each] for each in pool) <= most for pool, most in self.task.pools)
+                    there = nodes[kind] <= self.task.kinds[kind].count and pooled
+                    if there and self.stage(kind, cuts[-1], cut) is not None:
                         yield from self._grown([*kinds, kind], [*cuts, cut], left - 1)
 
     def _closed(self, items: Items) -> bool:
@@ -92,8 +96,9 @@ class Exhaustive:
             leaves = self._crosses(after, value.maker, value.readers)
             if not value.crosses and ((arrives and before) or (leaves and after != self.everything)):
                 return None
-        held = task.runtime_bytes + sum(task.item_bytes[item] for item in items)
-        held += sum(each.size for each in task.shared if items & set(each.readers))
+        sizes, once = kind.item_bytes or task.item_bytes, kind.shared_bytes or [each.size for each in task.shared]
+        held = task.runtime_bytes + sum(sizes[item] for item in items)
+        held += sum(size for size, each in zip(once, task.shared, strict=True) if items & set(each.readers))
         if held > kind.memory:
             return None
         moved = self.crossing(before) + self.crossing(after)

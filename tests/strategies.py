@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import typing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,24 @@ from ruvrun.engine import Request
 SEEDS = st.integers(-(2**63), 2**64 - 1)
 
 
-def samplings() -> st.SearchStrategy[frames.Sampling]:
-    """Greedy, or any temperature and top_p a client may send."""
+def samplings(vocab: int = 20) -> st.SearchStrategy[frames.Sampling]:
+    """Greedy, any temperature and top_p, and all else a client may send, of a model with so many tokens."""
     drawn = st.builds(frames.Sampling, st.floats(0.05, 3.0), st.floats(0.01, 1.0), SEEDS)
-    return st.just(frames.Sampling(0.0, 1.0, 0)) | drawn
+    biases = st.dictionaries(st.integers(0, vocab - 1), st.floats(-100, 100), max_size=3)
+    everything = st.builds(
+        frames.Sampling,
+        st.just(0.0) | st.floats(0.05, 3.0),
+        st.just(1.0) | st.floats(0.01, 1.0),
+        SEEDS,
+        st.integers(0, vocab),
+        st.just(0.0) | st.floats(0, 1),
+        st.just(1.0) | st.floats(0.5, 2),
+        st.just(0.0) | st.floats(-2, 2),
+        st.just(0.0) | st.floats(-2, 2),
+        biases.map(lambda found: tuple(found.items())),
+        st.integers(-1, 3),
+    )
+    return st.just(frames.Sampling(0.0, 1.0, 0)) | drawn | everything
 
 
 @st.composite
@@ -33,7 +48,7 @@ def requests(draw: st.DrawFn, number: int, *, context: int, vocab: int) -> Reque
         number,
         tuple(prompt),
         draw(st.integers(1, 12)),
-        draw(samplings()),
+        draw(samplings(vocab)),
         draw(st.frozensets(st.integers(0, vocab - 1), max_size=4)),
     )
 
@@ -111,9 +126,9 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
     if typing.get_origin(hint) is typing.Annotated:
         _, bounds = typing.get_args(hint)
         return st.integers(bounds.ge, bounds.lt - 1)
-    if hint in (int, float, str, bool):
-        plain = {int: SEEDS, float: st.floats(allow_nan=False), str: st.text(max_size=8), bool: st.booleans()}
-        return plain[hint]
+    plain = {int: SEEDS, float: st.floats(allow_nan=False), str: st.text(max_size=8), bool: st.booleans()}
+    if hint in plain or hint is bytes:
+        return plain.get(hint, st.binary(max_size=8))
     if issubclass(typing.get_origin(hint) or hint, tuple):
         first, *rest = typing.get_args(hint)
         if rest == [...]:
@@ -138,7 +153,8 @@ def tensors(draw: st.DrawFn) -> dict[str, np.ndarray]:
 
 @st.composite
 def tasks(draw: st.DrawFn, *, shared: bool = False, items: int = 6) -> Task:
-    """Partition tasks that can be solved by trying everything: any graph, up to three kinds, all rules.
+    """Partition tasks that can be solved by trying everything: any graph, up to three kinds, all rules; some kinds are
+    the same nodes in two guises, and some need another amount of memory for the same items.
 
     Times are whole or halves, so that equal sums are equal numbers.
     """
@@ -176,9 +192,21 @@ def tasks(draw: st.DrawFn, *, shared: bool = False, items: int = 6) -> Task:
         Shared(tuple(sorted(random.sample(range(count), random.randint(1, min(count, 3))))), random.randint(0, 8))
         for _ in range(random.randint(1, 2))
     ]
+    sizes = [random.randint(0, 9) for _ in range(count)]
+    once = [each.size for each in weights] if shared else []
+    if random.random() < 0.4:
+        nodes = tuple(
+            replace(
+                kind,
+                item_bytes=tuple(size + random.randint(0, 4) for size in sizes),
+                shared_bytes=tuple(size + random.randint(0, 4) for size in once),
+            )
+            for kind in nodes
+        )
+    guises = frozenset(random.sample(range(kinds), 2)) if kinds > 1 and random.random() < 0.4 else frozenset()
     return Task(
         nodes,
-        tuple(random.randint(0, 9) for _ in range(count)),
+        tuple(sizes),
         tuple(values),
         tuple(weights) if shared else (),
         random.randint(0, 4),
@@ -186,4 +214,5 @@ def tasks(draw: st.DrawFn, *, shared: bool = False, items: int = 6) -> Task:
         tuple(ends[0]) if draw(st.booleans()) else (),
         tuple(ends[1]) if draw(st.booleans()) else (),
         draw(st.sampled_from(["throughput", "latency"])),
+        ((guises, random.randint(1, 3)),) if guises else (),
     )

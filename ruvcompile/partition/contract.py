@@ -208,8 +208,14 @@ def _contracted(task: Task, parts: Sequence[Sequence[int]]) -> Task:
             kind,
             item_ms=tuple(sum(kind.item_ms[item] for item in part) for part in parts),
             barred=frozenset(int(owner[item]) for item in kind.barred),
+            item_bytes=_summed(kind.item_bytes, parts),
         )
         for kind in task.kinds
     )
-    sizes = tuple(sum(task.item_bytes[item] for item in part) for part in parts)
+    sizes = _summed(task.item_bytes, parts)
     return replace(task, kinds=kinds, item_bytes=sizes, values=tuple(values), shared=shared)
+
+
+def _summed(sizes: Sequence[int], parts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The sizes of ``parts``; nothing where no item has one."""
+    return tuple(sum(sizes[item] for item in part) for part in parts) if sizes else ()

@@ -20,7 +20,7 @@ told twice, and what the two searches find is between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -184,13 +184,17 @@ def _crossing(task: Task, lattice: Lattice, columns: Floats) -> Floats:
 
 def _limits(task: Task, lattice: Lattice, stages: int) -> tuple[tuple[Limits | None, ...], tuple[Limits | None, ...]]:
     """Per kind, memory told too strictly and too loosely."""
-    total = sum(task.item_bytes) + sum(each.size for each in task.shared)
-    rooms = [kind.memory - task.runtime_bytes for kind in task.kinds]
-    known: dict[int, tuple[Limits, Limits] | None] = {room: None for room in rooms if room >= total}
-    for room in rooms:
-        if room not in known:
-            known[room] = _limits_in(task, lattice, stages, room)
-    both = [known[room] for room in rooms]
+    known: dict[object, tuple[Limits, Limits] | None] = {}
+    both = []
+    for number, kind in enumerate(task.kinds):
+        own, shared = sizes = task.sized(number)
+        room = kind.memory - task.runtime_bytes
+        if room >= sum(own) + sum(each.size for each in shared):
+            both.append(None)
+            continue
+        if (room, sizes) not in known:
+            known[room, sizes] = _limits_in(replace(task, item_bytes=own, shared=shared), lattice, stages, room)
+        both.append(known[room, sizes])
     return tuple(each and each[0] for each in both), tuple(each and each[1] for each in both)
 
 

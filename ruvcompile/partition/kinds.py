@@ -11,7 +11,8 @@ from ruvcompile.partition.task import Task
 def in_order(task: Task) -> tuple[Task, tuple[int, ...]]:
     """The task with its kinds sorted by what they cost, and where each was before.
 
-    Kinds that are equal by themselves are told apart by their hops to all others, and those again by theirs.
+    Kinds that are equal by themselves are told apart by their hops to all others and by whom they are the same nodes
+    as, and those again by theirs.
     """
     kinds = range(len(task.kinds))
     keys: list[object] = []
@@ -19,7 +20,10 @@ def in_order(task: Task) -> tuple[Task, tuple[int, ...]]:
         held = tuple(value.kinds is None or number in value.kinds for value in task.values)
         ends = task.ends_ms(number, number), task.enter_ms[number] if task.enter_ms else 0.0
         keys.append(
-            (kind.memory, kind.stage_ms, kind.byte_ms, kind.count, ends, kind.item_ms, sorted(kind.barred), held)
+            (
+                *(kind.memory, kind.stage_ms, kind.byte_ms, kind.count, ends, kind.item_ms, sorted(kind.barred), held),
+                *(kind.item_bytes, kind.shared_bytes),
+            )
         )
     classes = _classes(keys)
     for _ in kinds:
@@ -40,13 +44,14 @@ def in_order(task: Task) -> tuple[Task, tuple[int, ...]]:
             value if value.kinds is None else replace(value, kinds=frozenset(place[kind] for kind in value.kinds))
             for value in task.values
         ),
+        pools=tuple((frozenset(place[kind] for kind in kinds), count) for kinds, count in task.pools),
     )
     return sorted_task, order
 
 
-def _way(task: Task, sender: int, receiver: int) -> tuple[float, float]:
+def _way(task: Task, sender: int, receiver: int) -> tuple[float, float, list[int]]:
     hop = task.hop(sender, receiver)
-    return hop.ms, hop.ms_per_byte
+    return hop.ms, hop.ms_per_byte, sorted(most for kinds, most in task.pools if {sender, receiver} <= kinds)
 
 
 def _classes(keys: Sequence[object]) -> list[int]:

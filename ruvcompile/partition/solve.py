@@ -52,9 +52,10 @@ def _sets(task: Task, stages: int | None) -> list[Nodes]:
     """All choices of so many nodes; no more than there are items."""
     most = len(task.item_bytes)
     choices = product(*(range(min(kind.count, most if stages is None else stages) + 1) for kind in task.kinds))
+    there = (nodes for nodes in choices if task.there_are(nodes))
     if stages is None:
-        return [nodes for nodes in choices if 0 < sum(nodes) <= most]
-    return [nodes for nodes in choices if sum(nodes) == stages <= most and stages > 0]
+        return [nodes for nodes in there if 0 < sum(nodes) <= most]
+    return [nodes for nodes in there if sum(nodes) == stages <= most and stages > 0]
 
 
 def _solved(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partition | None]:

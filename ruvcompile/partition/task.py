@@ -12,7 +12,8 @@ What a partition costs, with ``in`` and ``out`` the bytes of the values that cro
 * the *bottleneck* is the largest of all these: one step after the other passes each resource;
 * the *latency* is all stages' times, plus each hop's ``ms + bytes * ms_per_byte``, plus what the ways from the head to
   the first stage and from the last one to the head take;
-* a stage's memory: ``runtime_bytes``, the ``item_bytes`` of its items, and each shared weight that any of them reads.
+* a stage's memory: ``runtime_bytes``, the ``item_bytes`` of its items, and each shared weight that any of them reads,
+  as large as they are on its kind.
 
 A value crosses a cut when it is made before and read behind it. A stage *touches* the values that it makes, reads or
 only hands on.
@@ -65,6 +66,7 @@ class Kind:
         stage_ms: what a stage takes per step beside its items.
         byte_ms: CPU time per byte that a stage takes in or hands on.
         barred: items that such a node may not hold.
+        item_bytes, shared_bytes: memory of each item and of each shared weight here; empty: as the task says.
     """
 
     count: int
@@ -73,6 +75,8 @@ class Kind:
     stage_ms: float = 0.0
     byte_ms: float = 0.0
     barred: frozenset[int] = frozenset()
+    item_bytes: tuple[int, ...] = ()
+    shared_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,8 @@ class Task:
 
     Attributes:
         kinds: the nodes there are.
-        item_bytes: memory of each item: weights as loaded, key/value space.
+        item_bytes: memory of each item: weights as loaded, key/value space. Where a kind says otherwise, of those the
+            least.
         values: everything that may cross a cut; one maker may have several. They also are the order that must be
             kept: a reader comes after the maker.
         shared: weights that are held once by a stage.
@@ -98,6 +103,7 @@ class Task:
         enter_ms, leave_ms: per kind, from the head to a first stage there and back from a last one; count for latency
             only. Empty: nothing.
         objective: ``throughput`` (least bottleneck, of equal ones the least latency) or ``latency``.
+        pools: kinds that are the same nodes in several guises, and how many nodes those are together.
     """
 
     kinds: tuple[Kind, ...]
@@ -109,6 +115,20 @@ class Task:
     enter_ms: tuple[float, ...] = ()
     leave_ms: tuple[float, ...] = ()
     objective: str = "throughput"
+    pools: tuple[tuple[frozenset[int], int], ...] = ()
+
+    def there_are(self, nodes: Sequence[int]) -> bool:
+        """Whether there are so many nodes of each kind at a time."""
+        within = all(number <= kind.count for number, kind in zip(nodes, self.kinds, strict=True))
+        return within and all(sum(nodes[kind] for kind in kinds) <= most for kinds, most in self.pools)
+
+    def sized(self, kind: int) -> tuple[tuple[int, ...], tuple[Shared, ...]]:
+        """Memory of items and of shared weights on a kind."""
+        own = self.kinds[kind]
+        if not own.shared_bytes:
+            return own.item_bytes or self.item_bytes, self.shared
+        sizes = zip(self.shared, own.shared_bytes, strict=True)
+        return own.item_bytes or self.item_bytes, tuple(replace(each, size=size) for each, size in sizes)
 
     def hop(self, sender: int, receiver: int) -> Hop:
         """The way between nodes of two kinds."""

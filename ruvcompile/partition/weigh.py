@@ -21,7 +21,7 @@ def evaluate(task: Task, stages: Sequence[Stage]) -> Partition:
         kind = task.kinds[stage.kind]
         moved = kind.byte_ms * (crossing[-2] + crossing[-1])
         stage_ms.append(kind.stage_ms + sum(kind.item_ms[item] for item in stage.items) + moved)
-        stage_bytes.append(stage_memory(task, held))
+        stage_bytes.append(stage_memory(task, stage))
     assert len(done) == count, "every item is in a stage"
     hops = [task.hop(here.kind, there.kind) for here, there in pairwise(stages)]
     link_ms = [size * hop.ms_per_byte for size, hop in zip(crossing[1:], hops, strict=False)]
@@ -33,10 +33,12 @@ def evaluate(task: Task, stages: Sequence[Stage]) -> Partition:
     ).proven(0.0, exact=False)
 
 
-def stage_memory(task: Task, items: set[int]) -> int:
-    """Bytes that a stage of these items needs."""
-    shared = sum(each.size for each in task.shared if not items.isdisjoint(each.readers))
-    return task.runtime_bytes + sum(task.item_bytes[item] for item in items) + shared
+def stage_memory(task: Task, stage: Stage) -> int:
+    """Bytes that a stage needs."""
+    own, shared = task.sized(stage.kind)
+    held = set(stage.items)
+    once = sum(each.size for each in shared if not held.isdisjoint(each.readers))
+    return task.runtime_bytes + sum(own[item] for item in held) + once
 
 
 def objections(task: Task, stages: Sequence[Stage]) -> list[str]:
@@ -64,11 +66,10 @@ def objections(task: Task, stages: Sequence[Stage]) -> list[str]:
         kind = task.kinds[stage.kind]
         if not kind.barred.isdisjoint(stage.items):
             found.add("barred")
-        if stage_memory(task, set(stage.items)) > kind.memory:
+        if stage_memory(task, stage) > kind.memory:
             found.add("memory")
-    for number, kind in enumerate(task.kinds):
-        if sum(stage.kind == number for stage in stages) > kind.count:
-            found.add("count")
+    if not task.there_are([sum(stage.kind == number for stage in stages) for number in range(len(task.kinds))]):
+        found.add("count")
     return sorted(found)
 
 

@@ -32,6 +32,7 @@ def relisted(task: Task, order: list[int]) -> Task:
             replace(each, kinds=None if each.kinds is None else frozenset(place[kind] for kind in each.kinds))
             for each in task.values
         ),
+        pools=tuple((frozenset(place[kind] for kind in kinds), most) for kinds, most in task.pools),
     )
 
 
