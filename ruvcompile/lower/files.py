@@ -12,7 +12,7 @@ from ruvcompile.lower.weights import DIRECTORY, INLINE_BYTES, Slice, WeightStore
 from ruvcompile.passes.infer import spelt
 from ruvcompile.passes.inline import inline
 from ruvcompile.passes.pieces import unit_of
-from ruvrun.bundle import File, file_sha256
+from ruvrun.bundle import File, State, file_sha256
 from ruvrun.machine import cores
 from ruvrun.manifest import Tensor
 
@@ -40,6 +40,20 @@ def ports(values: Sequence[ir.Value], names: Sequence[str], *, packed: bool) -> 
 def by_rows(tensor: Tensor) -> Tensor:
     """Logits come for the rows that are sampled, not for every token, and to the sampler always as float32."""
     return Tensor(name=tensor.name, dtype="float32", shape=["rows", *tensor.shape[1:]])
+
+
+def state_pairs(graph: ir.Graph, past: Sequence[str], present: Sequence[str]) -> list[State]:
+    """The state of a stage that keeps it in plain tensors."""
+    assert {name.replace("past_", "present_", 1) for name in past} == set(present), "a block holds whole pairs"
+    inputs = {str(value.name): value for value in graph.inputs}
+    found = []
+    for name in past:
+        value = inputs[name]
+        assert value.shape is not None and value.dtype is not None
+        _, heads, _, head_size = (size if isinstance(size, int) else 0 for size in value.shape)
+        other = name.replace("past_", "present_", 1)
+        found.append(State(past=name, present=other, heads=heads, head_size=head_size, dtype=value.dtype.numpy().name))
+    return found
 
 
 def write_model(

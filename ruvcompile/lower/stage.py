@@ -33,6 +33,7 @@ from ruvrun.profile.sheet import UNITS
 LOWERINGS = {
     "onnxruntime": "ruvcompile.lower.onnxruntime.bundle",
     "openvino": "ruvcompile.lower.openvino.bundle",
+    "reference": "ruvcompile.lower.reference",
 }
 """Of each back end, the module whose ``write`` lowers a stage for it."""
 

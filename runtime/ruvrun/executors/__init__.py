@@ -25,7 +25,11 @@ from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
 from ruvrun.frames import Array
 
-LOADERS = {"onnxruntime": "ruvrun.executors.onnxruntime", "openvino": "ruvrun.executors.openvino"}
+LOADERS = {
+    "onnxruntime": "ruvrun.executors.onnxruntime",
+    "openvino": "ruvrun.executors.openvino",
+    "reference": "ruvrun.executors.reference",
+}
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):

@@ -6,16 +6,11 @@ any other graph, stays as it is, but for half floats at its ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import onnx_ir as ir
-
 from ruvcompile.lower import onnxruntime
 from ruvcompile.lower.draft import Draft, Written
-from ruvcompile.lower.files import by_rows, decoder_groups, graph_groups, ports, write_model
+from ruvcompile.lower.files import by_rows, decoder_groups, graph_groups, ports, state_pairs, write_model
 from ruvcompile.lower.halves import widen
 from ruvcompile.lower.sheet import sheet_of
-from ruvrun.bundle import State
 
 
 def write(draft: Draft) -> Written:
@@ -27,7 +22,7 @@ def write(draft: Draft) -> Written:
         widen(model, program.model)
     inputs = ports(model.graph.inputs, piece.inputs, packed=decoder is not None)
     outputs = ports(model.graph.outputs, piece.outputs, packed=decoder is not None)
-    state = [] if decoder is None or draft.canonical else _pairs(model.graph, draft.past, draft.present)
+    state = [] if decoder is None or draft.canonical else state_pairs(model.graph, draft.past, draft.present)
     if draft.canonical:
         model = onnxruntime.lower_decoder(model, summed=summed, last=piece.last)
     if decoder is not None:
@@ -37,17 +32,3 @@ def write(draft: Draft) -> Written:
     files = write_model(model, onnxruntime.MODEL, draft.directory, draft.store, groups, passing=draft.passing)
     half = any(pair.dtype == "float16" for pair in state)
     return Written(onnxruntime.MODEL, inputs, outputs, files, sheet, "float16" if half else "float32", state)
-
-
-def _pairs(graph: ir.Graph, past: Sequence[str], present: Sequence[str]) -> list[State]:
-    """The state of a stage that keeps it in plain tensors."""
-    assert {name.replace("past_", "present_", 1) for name in past} == set(present), "a block holds whole pairs"
-    inputs = {str(value.name): value for value in graph.inputs}
-    found = []
-    for name in past:
-        value = inputs[name]
-        assert value.shape is not None and value.dtype is not None
-        _, heads, _, head_size = (size if isinstance(size, int) else 0 for size in value.shape)
-        other = name.replace("past_", "present_", 1)
-        found.append(State(past=name, present=other, heads=heads, head_size=head_size, dtype=value.dtype.numpy().name))
-    return found
