@@ -184,6 +184,32 @@ def test_a_graph_takes_no_prompt_and_a_decoder_no_tensors(tmp_path: Path, capsys
     assert failure(capsys, "bench", decoder, "--input", tmp_path / "in.npz")[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ("run", "G", "--input", "IN", "--output", "o.npz", "--max-tokens", "4"),
+            "--max-tokens says nothing about a graph",
+        ),
+        (("run", "G", "--input", "IN", "--output", "o.npz", "--chat", "--seed", "1"), "--chat, --seed says nothing"),
+        (("run", "G", "--input", "IN", "--output", "o.npz", "--context", "9"), "--context says nothing about a graph"),
+        (("run", "D", "--prompt", "a", "--output", "o.npz"), "--output says nothing about a decoder"),
+        (("bench", "G", "--input", "IN", "--prompt-tokens", "8"), "--prompt-tokens says nothing about a graph"),
+        (("bench", "G", "--input", "IN", "--context", "8"), "--context says nothing about a graph"),
+        (("serve", "G", "--context", "8", "--streams", "2"), "--context, --streams says nothing about a graph"),
+    ],
+)
+def test_what_says_nothing_about_such_a_model_is_not_passed_over(
+    words: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "in.npz", x=np.zeros(3))
+    paths: dict[str, object] = {"IN": tmp_path / "in.npz"}
+    paths |= {"D": write_build(tmp_path / "d"), "G": write_build(tmp_path / "g", kind="graph")}
+    code, err = failure(capsys, *(paths.get(word, word) for word in words))
+    assert code == 2
+    assert says in err
+
+
 def test_a_context_that_cuts_the_answers_of_a_measurement_short_is_4(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

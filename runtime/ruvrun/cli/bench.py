@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, Real, common, parse_cpus, pass_on, voice_for_children
+from ruvrun.cli.voice import COUNT, PATH, Real, common, parse_cpus, pass_on, require_meant, voice_for_children
 from ruvrun.errors import UsageError
 
 
@@ -57,6 +57,8 @@ def bench(
         counts = [0]
     if min(counts) < 1:
         raise UsageError("streams-wrong", f"--streams {streams} is no list of numbers", hint="for example 1,2,4,8")
+    if inputs:
+        require_meant("graph", "prompt_tokens", "context")
     if url is not None:
         if not inputs:
             raise UsageError("url-without-input", "--url measures graphs", hint="give --input in.npz, or a MANIFEST")

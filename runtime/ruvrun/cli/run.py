@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, Real, common, pass_on, say, voice_for_children
+from ruvrun.cli.voice import COUNT, PATH, Real, common, pass_on, require_meant, say, voice_for_children
 from ruvrun.errors import InputError, UnreachableError, UsageError
 
 SEED = click.IntRange(0, 2**63 - 1)  # as in frames and in the HTTP API
@@ -69,6 +69,10 @@ def run(
     if known is not None and known.program.kind != wanted_kind:
         flag = "--prompt" if wanted_kind == "graph" else "--input and --output"
         raise UsageError("wrong-kind", f"this model is no {wanted_kind}", hint=f"use {flag}")
+    if prompt is None:
+        require_meant("graph", "chat", "max_tokens", "temperature", "top_p", "seed", "context")
+    else:
+        require_meant("decoder", "output")
     arrays = read_values(inputs) if known is None else read_inputs(inputs, known) if inputs else {}
     outputs: dict[str, Any] = {}
     wanted = Prompt(prompt or "", chat, max_tokens, Sampling(temperature, top_p, seed))

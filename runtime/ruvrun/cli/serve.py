@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, pass_on, say, voice_for_children
+from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, pass_on, require_meant, say, voice_for_children
 from ruvrun.errors import InputError, UsageError
 
 LOOPBACKS = ("127.0.0.1", "::1", "localhost")
@@ -60,6 +60,8 @@ def serve(
         signal.signal(signal.SIGTERM, _leave)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     placement = place(manifest, node)
+    if role is None and placement.manifest.program.kind == "graph":
+        require_meant("graph", "context", "streams")
     host_, port_ = host or "127.0.0.1", 8000 if port is None else port
     if placement.head and api_key_file is None and not no_auth and host_ not in LOOPBACKS:
         raise UsageError(

@@ -81,6 +81,23 @@ def _tell_defaults(context: click.Context) -> None:
         say(", ".join(applied))
 
 
+def require_meant(kind: str, *names: str) -> None:
+    """Refuse options of the running command that say nothing about a model of ``kind`` and would be passed over.
+
+    Raises:
+        UsageError: one of ``names`` (of parameters) was given.
+    """
+    context = click.get_current_context()
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in names
+        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)
+    ]
+    if given:
+        told = f"{', '.join(given)} says nothing about a {kind}"
+        raise UsageError("option-of-other-models", told, hint="leave it out")
+
+
 def say(line: str) -> None:
     """A notice."""
     context = click.get_current_context(silent=True)
