@@ -143,9 +143,10 @@ def probe(options: Options, progress: Progress) -> dict[str, Any]:
 def profile(options: Options, progress: Progress) -> dict[str, Any]:
     """Measure what a build would measure, into a cost table; the JSON object of ``profile``."""
     start, before = time.monotonic(), table_at(options.output)
-    if others := [node.target for node in options.fleet.nodes if not node.local]:
-        what = f"this machine is not a {others[0]}: here only what runs here is measured"
-        raise UsageError("profile-elsewhere", what, hint=f"make a probe: ruvcompile probe MODEL --target {others[0]}")
+    if others := [node for node in options.fleet.nodes if not node.local]:
+        what = f"{others[0].name} is another machine, a {others[0].target}: only what runs here is measured"
+        hint = f"say how many work here, as in --target host --nodes {len(options.fleet.nodes)}; or make a probe for it"
+        raise UsageError("profile-elsewhere", what, hint=f"{hint}: ruvcompile probe MODEL --target {others[0].target}")
     with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory:
         front = read_model(options, progress)
         candidates, rules = _candidates(front, options)
@@ -171,7 +172,7 @@ def _candidates(front: Front, options: Options) -> tuple[tuple[Member, ...], Rul
     check_cores(options.fleet.nodes, allowed())
     rules = rules_of(options.fleet, front.program, front.units)
     check_shape(options, front.units, len(rules.nodes), rejected=rules.rejected)
-    return members(options, fleet_targets(options), cores(), rules.nodes), rules
+    return members(options, fleet_targets(options), allowed(), rules.nodes), rules
 
 
 def _facts(

@@ -269,6 +269,21 @@ def test_what_would_make_it_fit_is_found_by_trying(tmp_path: Path, capsys: pytes
     assert run([*line, "--streams", "64"]) == 0
 
 
+def test_only_what_works_here_is_measured_here(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["profile", str(folder / "model.onnx"), "-o", str(tmp_path / "costs.toml")]
+    for nodes, said in (
+        (["host", "--nodes", "a,b"], "a is another machine, a host"),
+        (["pi5"], "another machine, a pi5"),
+    ):
+        assert run([*line, "--target", *nodes]) == 2
+        told = capsys.readouterr().err
+        assert "error[profile-elsewhere]" in told
+        assert said in told
+        assert "hint: say how many work here, as in --target host --nodes " in told
+
+
 # Options of other models
 
 

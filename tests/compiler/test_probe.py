@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,16 @@ def test_what_cannot_be_probed_is_told(tmp_path, flags, ref) -> None:
         run_probe(model, tmp_path / "probe", **flags)
     assert caught.value.ref == ref
     assert not (tmp_path / "probe").exists()
+
+
+def test_a_probe_that_came_over_without_its_weights_file_is_called_one(probe, tmp_path) -> None:
+    shutil.copytree(probe, tmp_path / "half")
+    (tmp_path / "half" / "probe.toml").unlink()
+    with (
+        pytest.raises(InputError, match="no whole probe: probe.toml is not there, and neither is weights/"),
+        segments(tmp_path / "half"),
+    ):
+        pass
 
 
 def test_a_plan_from_a_probe_is_measured_and_measures_nothing(tmp_path, monkeypatch) -> None:

@@ -20,7 +20,7 @@ from ruvrun.profile import decoder, graph
 from ruvrun.profile.alone import stand_alone
 from ruvrun.profile.beside import company, with_cores
 from ruvrun.profile.conditions import Conditions, Tell, silent
-from ruvrun.profile.draw import drawn, is_probe, load_probe
+from ruvrun.profile.draw import PROBE, drawn, is_probe, load_probe
 from ruvrun.profile.overhead import measure_overhead
 from ruvrun.profile.places import ground
 from ruvrun.profile.provenance import provenance
@@ -74,7 +74,11 @@ def segments(path: Path, node: str | None = None) -> Iterator[tuple[str, list[Se
             yield load_probe(directory).model, [Segment(whole, spec, network=spec.target != _HERE)]
         return
     if (directory / BUNDLE).is_file() and not (directory / MANIFEST).is_file():
-        yield "", [Segment(directory, load_spec(directory), network=False)]
+        spec = load_spec(directory)
+        if absent := [file.path for file in spec.files if not (directory / file.path).is_file()]:
+            what = f"{directory} is no whole probe: {PROBE} is not there, and neither is {absent[0]}"
+            raise InputError("probe-incomplete", what, hint="copy the whole folder again")
+        yield "", [Segment(directory, spec, network=False)]
         return
     path = manifest_path(path)
     manifest = load_manifest(path)
