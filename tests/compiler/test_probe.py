@@ -200,11 +200,10 @@ def test_what_cannot_be_probed_is_told(tmp_path, flags, ref) -> None:
 def test_a_probe_that_came_over_without_its_weights_file_is_called_one(probe, tmp_path) -> None:
     shutil.copytree(probe, tmp_path / "half")
     (tmp_path / "half" / "probe.toml").unlink()
-    with (
-        pytest.raises(InputError, match="no whole probe: probe.toml is not there, and neither is weights/"),
-        segments(tmp_path / "half"),
-    ):
+    with pytest.raises(InputError, match="is no whole probe") as caught, segments(tmp_path / "half"):
         pass
+    assert caught.value.ref == "probe-incomplete"
+    assert "probe.toml is not there, and neither is weights/" in caught.value.message
 
 
 def test_a_plan_from_a_probe_is_measured_and_measures_nothing(tmp_path, monkeypatch) -> None:
