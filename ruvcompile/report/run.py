@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -14,22 +15,27 @@ from ruvcompile.report.contents import Figures
 from ruvrun.manifest import Manifest
 
 
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
 class RunStage(msgspec.Struct, frozen=True):
     """What a run says of one stage; None where the node told nothing."""
 
     node: str
-    pipeline: int = 0
-    busy: float | None = None
-    measured_ms: float | None = None
-    wire_bytes: int | None = None
-    peak_rss_bytes: int | None = None
+    pipeline: Count = 0
+    busy: Share | None = None
+    measured_ms: Amount | None = None
+    wire_bytes: Count | None = None
+    peak_rss_bytes: Count | None = None
 
 
 class Percentiles(msgspec.Struct, frozen=True):
     """Of what a run timed, in ms."""
 
-    p50: float | None = None
-    p95: float | None = None
+    p50: Amount | None = None
+    p95: Amount | None = None
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -38,14 +44,14 @@ class Run(msgspec.Struct, frozen=True):
     stages: list[RunStage]
     id: str = ""
     verdict: str = ""
-    streams: int = 1
-    prompt_tokens: int | None = None
-    tokens_per_s: float | None = None
-    items_per_s: float | None = None
+    streams: Annotated[int, msgspec.Meta(ge=1)] = 1
+    prompt_tokens: Count | None = None
+    tokens_per_s: Amount | None = None
+    items_per_s: Amount | None = None
     ttft_ms: Percentiles | None = None
     tpot_ms: Percentiles | None = None
     latency_ms: Percentiles | None = None
-    bubble: float | None = None
+    bubble: Share | None = None
 
     @property
     def per_s(self) -> float | None:
