@@ -246,7 +246,7 @@ def _contents(
     front: Front, plan: Plan, lowered: Lowered, costs: CostTable, loss: Mapping[str, float], options: Options
 ) -> Contents:
     quant = options.quant if front.program.decoder is not None else "none"
-    return Contents(front.program, plan, lowered, costs, quant, loss, front.choices)
+    return Contents(front.program, plan, lowered, costs, quant, loss, front.choices, options.activations)
 
 
 def _lower(front: Front, plan: Plan, work: Path, store: WeightStore, progress: Progress) -> Lowered:

@@ -51,8 +51,8 @@ class Contents:
     """What a build consists of, made by the steps before.
 
     ``lowered`` are the stages, finished, in the bundles of their first nodes; ``quant`` what was done to the weights,
-    as it was asked for; ``loss`` the distance from the source; ``choices`` the inputs a graph was measured with, as
-    text.
+    as it was asked for, and ``activations`` what products with such weights take; ``loss`` the distance from the
+    source; ``choices`` the inputs a graph was measured with, as text.
     """
 
     program: Program
@@ -62,6 +62,7 @@ class Contents:
     quant: str
     loss: Mapping[str, float]
     choices: Sequence[str]
+    activations: str = "int8"
 
 
 def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
@@ -86,7 +87,7 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
                 name=node.name,
                 public_key=keys[node.name].public,
                 target=node.target,
-                cpus=list(node.cpus),
+                cpus=list(used[node.name].cpus if node.name in used else node.cpus),
                 threads=used[node.name].threads if node.name in used else 1,
             )
             for node in listed
@@ -104,7 +105,8 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
         for member in lowered.division.holders(number)[1:]:
             copy_stage(stage, work / BUNDLES / member.node.name)
     for node in listed:
-        target = used[node.name].target if node.name in used else load_target(node.target, options.targets_dir)
+        known = used[node.name].target if node.name in used else load_target(node.target, options.targets_dir)
+        target = known.on(known.backend)  # one that holds no stage needs no more
         _write_bundle(work / BUNDLES / node.name, program, manifest, nodes, node.name, keys[node.name], target)
     return manifest
 
@@ -127,6 +129,7 @@ def _program(contents: Contents) -> ProgramEntry:
         source_sha256=program.source.sha256,
         architecture=decoder.architecture if decoder else "",
         quant=contents.quant,
+        activations=contents.activations,
         inputs=ports(graph.inputs),
         outputs=ports(graph.outputs),
         vocab=decoder.vocab if decoder else 0,

@@ -15,7 +15,7 @@ from ruvcompile.options import Options
 from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import program_units, unit_keys
-from ruvcompile.passes.quantise import quantise
+from ruvcompile.passes.quantise import ACCURACY, quantise
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
@@ -55,7 +55,7 @@ def read_model(options: Options, progress: Progress) -> Front:
                 what = f"--name {options.name!r} has a slash, and a graph's name is a part of its address"
                 raise UsageError("name-invalid", what, hint="as in --name detector")
             source = replace(source, name=options.name)
-        program = quantise(source, options.quant)
+        program = quantise(source, options.quant, accuracy=ACCURACY[options.activations])
     for text in source.notes:
         progress.note(text)
     if program.decoder is not None:
@@ -73,11 +73,13 @@ def read_model(options: Options, progress: Progress) -> Front:
 def _check_meant(program: Program, options: Options) -> None:
     """Refuse what was asked for and would be passed over: a graph has no tokens, a decoder's shapes are not open."""
     defaults = {name for name, _ in options.defaults}
+    asked: Mapping[str, object]
     if program.decoder is not None:
         wrong, asked = "a decoder", {"--inputs": options.inputs, "--shape": options.shapes}
     else:
         wrong = "no decoder"
         asked = {
+            "--activations": "activations" not in defaults,
             "--context": options.context,
             "--kv-type": options.kv_type,
             "--max-tokens": options.max_tokens,

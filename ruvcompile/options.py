@@ -19,19 +19,30 @@ from ruvcompile.fleet import Fleet, FleetNode, Link, load_fleet, make_fleet
 
 FILE = "ruvcompile.toml"
 KEYS_DIR = "fleet.keys"
-QUANTS = ("auto", "none", "fp16", "int8", "int4", "int2")
-KV_TYPES = ("f32", "f16", "u8")
-OBJECTIVES = ("throughput", "latency")
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "quant": ("auto", "none", "fp16", "int8", "int4", "int2"),
+    "activations": ("int8", "float"),
+    "kv_type": ("f32", "f16", "u8"),
+    "backend": ("auto", "onnxruntime", "openvino"),
+    "objective": ("throughput", "latency"),
+}
 LATER = ("sign", "wheels", "allow_download")
 DEFAULTS: Mapping[str, Any] = {
     "nodes": "1",
     "quant": "auto",
+    "activations": "int8",
     "objective": "throughput",
     "prompt_tokens": 512,
     "output": "dist",
 }
 # Defaults that say nothing about any other graph: told when the model is known to be a decoder.
-OF_DECODERS = ("prompt-tokens",)
+OF_DECODERS = ("prompt-tokens", "activations")
+
+PLAIN = (
+    *("stages", "replicas", "quant", "activations", "kv_type", "backend", "context", "streams", "prompt_tokens"),
+    *("objective", "name", "users", "max_tokens"),
+)
+"""Options that are taken as they come."""
 
 MOST_USERS = 100_000
 _LONGEST_NAME = 200
@@ -41,7 +52,7 @@ _LONGEST_NAME = 200
 class Options:
     """All options of ``build`` and ``plan``.
 
-    ``context``, ``streams``, ``kv_type``, ``stages``, ``replicas`` and ``name`` are None where they follow
+    ``context``, ``streams``, ``kv_type``, ``backend``, ``stages``, ``replicas`` and ``name`` are None where they follow
     from the model, the target or the plan. ``shapes`` maps an input's name to the sizes that were given for
     it; ``keys`` is the directory of the fleet's keys. ``simulate`` is asked of ``plan`` alone, for ``users`` at once
     and answers of ``max_tokens`` (None: as the simulation assumes). ``defaults`` holds (name, shown value) of every
@@ -54,7 +65,9 @@ class Options:
     replicas: int | None = None
     cut: tuple[str, ...] = ()
     quant: str = "auto"
+    activations: str = "int8"
     kv_type: str | None = None
+    backend: str | None = None
     context: int | None = None
     streams: int | None = None
     prompt_tokens: int = 512
@@ -91,11 +104,8 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
     asked = _merge(flags, directory / FILE)
     problems: list[RuvError] = [not_in_this_version(_flag(key)) for key in LATER if asked.get(key)]
     fleet, defaults = _fleet(asked, problems)
-    chosen: dict[str, Any] = {}
-    for key in ("quant", "objective", "prompt_tokens", "output"):
-        chosen[key] = asked.get(key, DEFAULTS[key])
-        if key not in asked:
-            defaults.append((_dashed(key), str(DEFAULTS[key])))
+    chosen = {key: asked.get(key, default) for key, default in DEFAULTS.items() if key != "nodes"}
+    defaults += [(_dashed(key), str(value)) for key, value in chosen.items() if key not in asked]
     asked |= chosen
     problems += _check(asked)
     shapes = _shapes(asked.get("shape", ()), problems)
@@ -104,26 +114,16 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
     return Options(
         model=Path(str(asked["model"])),
         fleet=fleet,
-        stages=asked.get("stages"),
-        replicas=asked.get("replicas"),
         cut=tuple(_list(asked.get("cut", ()))),
-        quant=asked["quant"],
-        kv_type=asked.get("kv_type"),
-        context=asked.get("context"),
-        streams=asked.get("streams"),
-        prompt_tokens=asked["prompt_tokens"],
-        objective=asked["objective"],
         inputs=Path(asked["inputs"]) if "inputs" in asked else None,
         shapes=shapes,
         costs=tuple(Path(entry) for entry in _list(asked.get("costs", ()))),
-        name=asked.get("name"),
         new_keys=bool(asked.get("new_keys")),
         simulate=bool(asked.get("simulate")),
-        users=asked.get("users"),
-        max_tokens=asked.get("max_tokens"),
         output=Path(asked["output"]),
         targets_dir=Path(asked["targets_dir"]) if "targets_dir" in asked else None,
         defaults=tuple(defaults),
+        **{key: asked[key] for key in PLAIN if key in asked},
     )
 
 
@@ -156,7 +156,7 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
         problems.append(UsageError("name-invalid", what, hint="as in --name smollm2-chat"))
     elif not _is_there(model):
         problems.append(InputError("file-missing", f"no model at {model}", hint=_model_hint(model)))
-    for key, known in (("quant", QUANTS), ("kv_type", KV_TYPES), ("objective", OBJECTIVES)):
+    for key, known in CHOICES.items():
         value = asked.get(key, known[0])
         if value not in known:
             hint = did_you_mean(str(value), known)
@@ -183,7 +183,7 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
 NAMES = (
     *("model", "target", "nodes", "fleet", "stages", "replicas", "cut", "quant", "kv_type", "context", "streams"),
     *("prompt_tokens", "objective", "inputs", "shape", "costs", "name", "new_keys", "output", "targets_dir"),
-    *("simulate", "users", "max_tokens", *LATER),
+    *("activations", "backend", "simulate", "users", "max_tokens", *LATER),
 )
 
 
@@ -191,7 +191,7 @@ NAMES = (
 _TEXT, _TEXTS = (str,), (str, list)
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "target", "fleet", "quant", "kv_type", "objective", "inputs", "name"), _TEXT),
-    **dict.fromkeys(("output", "targets_dir"), _TEXT),
+    **dict.fromkeys(("output", "targets_dir", "activations", "backend"), _TEXT),
     **dict.fromkeys(("cut", "costs"), _TEXTS),
     "nodes": (int, *_TEXTS),
     "shape": (dict, *_TEXTS),

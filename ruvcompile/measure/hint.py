@@ -49,7 +49,10 @@ def cost_hint(options: Options, members: Sequence[Member], costs: CostTable) -> 
 
 def _of_model(options: Options) -> list[str]:
     """What decides on what is measured: a probe must be made with the same."""
-    words = [] if options.quant == DEFAULTS["quant"] else ["--quant", options.quant]
+    words = []
+    for key in ("quant", "activations"):
+        if (value := getattr(options, key)) != DEFAULTS[key]:
+            words += [f"--{key}", value]
     words += ["--inputs", str(options.inputs)] if options.inputs else []
     for name, sizes in options.shapes.items():
         words += ["--shape", f"{name}={'x'.join(map(str, sizes)) or 'scalar'}"]

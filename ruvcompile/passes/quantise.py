@@ -36,6 +36,7 @@ from ruvcompile.rows import row_blocks
 
 BLOCK = 32
 MS_DOMAIN = "com.microsoft"
+ACCURACY = {"int8": 4, "float": 1}  # MatMulNBits' accuracy_level, by what it is to do with activations
 FITTED_RANGES = (1.0, 0.9)
 # Values, scales and zeros of one tensor are read in turn, those of three stacked projections side by side. Each
 # thread that writes weights keeps this many results meanwhile.

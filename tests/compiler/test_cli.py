@@ -146,6 +146,7 @@ def test_all_flags_arrive(calls: list[Any], model: str) -> None:
     Path("in.npz").write_bytes(b"")
     flags = (
         "--target host --nodes 3 --stages 3 --replicas 1 --cut a,b --quant int4 --kv-type f32 --context 128"
+        " --activations float"
         " --streams 5 --prompt-tokens 7 --objective latency --inputs in.npz --shape x=1x2 --shape y=3"
         " --costs c.toml --name n --new-keys -o out"
     )
@@ -158,6 +159,7 @@ def test_all_flags_arrive(calls: list[Any], model: str) -> None:
         replicas=1,
         cut=("a", "b"),
         quant="int4",
+        activations="float",
         kv_type="f32",
         context=128,
         streams=5,

@@ -45,6 +45,7 @@ def test_defaults_are_applied_and_noted(tmp_path: Path, model: str) -> None:
     assert dict(options.defaults) == {
         "nodes": "1",
         "quant": "auto",
+        "activations": "int8",
         "objective": "throughput",
         "prompt-tokens": "512",
         "output": "dist",
@@ -53,7 +54,7 @@ def test_defaults_are_applied_and_noted(tmp_path: Path, model: str) -> None:
 
 def test_what_was_given_is_not_noted_as_a_default(tmp_path: Path, model: str) -> None:
     options = _resolve(tmp_path, model=model, target="host", nodes="2", quant="int4", output="out")
-    assert {name for name, _ in options.defaults} == {"objective", "prompt-tokens"}
+    assert {name for name, _ in options.defaults} == {"objective", "prompt-tokens", "activations"}
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path, model: str) -> None:

@@ -48,9 +48,10 @@ class KeyValue(Table, frozen=True):
 class Program(Table, frozen=True):
     """What is computed, as a whole.
 
-    ``kind`` is ``decoder`` or ``graph``. ``source`` is the model file as it was named to the build;
-    ``files`` maps what the head needs (tokenizer, chat template) to its SHA-256. ``loss`` is the measured distance
-    from the source; ``samples`` names the inputs a graph was measured and checked with.
+    ``kind`` is ``decoder`` or ``graph``. ``source`` is the model file as it was named to the build; ``activations``
+    says what products with quantised weights take, ``int8`` or ``float``. ``files`` maps what the head needs
+    (tokenizer, chat template) to its SHA-256. ``loss`` is the measured distance from the source; ``samples`` names the
+    inputs a graph was measured and checked with.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Program(Table, frozen=True):
     source_sha256: str
     architecture: str = ""
     quant: str = "none"
+    activations: str = "int8"
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     vocab: int = 0
