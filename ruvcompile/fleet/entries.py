@@ -80,6 +80,8 @@ def read_link(
                 problems.append(InputError("node-unknown", f"{where}: {end!r} is not a node", hint=hint))
         if ends[0] and ends[0] == ends[1]:
             take.wrong("a node needs no link to itself", "name two nodes, or leave the link out")
+    if not entry.keys() & {"bandwidth", "latency"}:
+        take.wrong("it says nothing of the link", 'add bandwidth = "1Gbit" or latency = "0.2ms", or leave it out')
     rate, latency = take.unit("bandwidth", parse_rate), take.unit("latency", parse_time)
     return ends, Link(
         bandwidth=NETWORK.bandwidth if rate is None else rate, latency=NETWORK.latency if latency is None else latency
