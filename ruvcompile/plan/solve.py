@@ -186,13 +186,12 @@ class Solver:
         return self._beats[key]
 
     def _beat(self, stages: Sequence[Stage], load: Load, scene: Scene) -> Beat:
-        costs = evaluate(self._desk.task(load, scene, "throughput"), stages)
-        head, groups = self._desk.head_ms(scene, load.rows), self._desk.room.groups
-        there = next((stage for stage in stages if groups[stage.kind].head), None)
-        if there is None:
-            return Beat(max(costs.bottleneck_ms, load.lanes * head), costs.latency_ms + head)
-        _, stretch = self._desk.company(groups[there.kind], scene, load.active)
-        return Beat(costs.bottleneck_ms, costs.latency_ms - (load.lanes - 1) * head * stretch)
+        slowest = evaluate(self._desk.task(load, scene, "throughput"), stages).bottleneck_ms
+        through = evaluate(self._desk.task(replace(load, lanes=1), scene, "latency"), stages).latency_ms
+        if not any(self._desk.room.groups[stage.kind].head for stage in stages):
+            head = self._desk.head_ms(scene, load.rows)
+            slowest, through = max(slowest, load.lanes * head), through + head
+        return Beat(slowest, through)
 
     def rate(self, solution: Solution, streams: int) -> float:
         """Tokens (or calls) per second of so many sequences (or callers)."""

@@ -150,6 +150,13 @@ class Desk:
         stretch = self.facts.crowds[group.crowd].stretch(used if active is None else min(used, active))
         return max(1, min(at_once, group.first.beside)), stretch
 
+    def hosts_head(self, group: Group, stretch: float) -> bool:
+        """Whether a stage there takes turns with the head: on its node, or on cores that are shared with that one."""
+        beside = (
+            group.crowd is not None and stretch > 1 and any(g.head and g.crowd == group.crowd for g in self.room.groups)
+        )
+        return group.head or beside
+
     def head_ms(self, scene: Scene, rows: int) -> float:
         """The head's own work for one step of one pipeline, what it sends and receives included."""
         beside = self.room.head.beside
@@ -160,7 +167,7 @@ class Desk:
 
 def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
     groups, prices, head = desk.room.groups, desk.room.prices, desk.room.head
-    kinds = tuple(_kind(desk, group, load, scene) for group in groups)
+    kinds = tuple(_kind(desk, group, load, scene, objective) for group in groups)
     hops = tuple(tuple(prices.hop(_sender(one, two), two.first) for two in groups) for one in groups)
     came, went = _ends_bytes(desk, load.rows)
     enter = tuple(_way(prices.hop(head, group.first), came) for group in groups)
@@ -177,19 +184,27 @@ def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
     )
 
 
-def _kind(desk: Desk, group: Group, load: Load, scene: Scene) -> Kind:
+def _kind(desk: Desk, group: Group, load: Load, scene: Scene, objective: str) -> Kind:
+    """A group as ``partition`` sees it.
+
+    For throughput a stage's time is its share of what its cores have to do, so that of processes that take turns each
+    counts as if all were like it, and the head's work once. A step on its way finds the cores free or does not; that
+    it does is what it takes at least, and where it does not the cores are the limit anyway.
+    """
     facts, member = desk.facts, group.first
     beside, stretch = desk.company(group, scene, load.active)
+    if objective == "latency":
+        stretch = 1.0
     overhead = desk.room.prices.overhead(member, beside)
-    own = overhead.stage_ms + load.rows * overhead.stage_row_ms
-    if group.head:
+    own = (overhead.stage_ms + load.rows * overhead.stage_row_ms) * stretch
+    if desk.hosts_head(group, stretch):
         own += load.lanes * desk.head_ms(scene, load.rows)
     count = len(group.members)
     return Kind(
         count if group.crowd is None else min(count, scene.used[group.crowd]),
         tuple(ms * stretch for ms in desk.room.prices.step_ms(member, beside, load.rows)),
         UNLIMITED if desk.limitless else desk.memory(group, scene),
-        own * stretch,
+        own,
         overhead.byte_ms * stretch,
         facts.barred.get(member.name, frozenset()),
     )

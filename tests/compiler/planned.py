@@ -90,7 +90,7 @@ def facts_of(program: Program, machines: Fleet, costs: CostTable, *, cores: int 
     options = Options(Path("model"), machines, **asked)
     units = program_units(program)
     rules = rules_of(machines, program, units)
-    chosen = members(options, fleet_targets(options), cores, rules.nodes)
+    chosen = members(options, fleet_targets(options), range(cores), rules.nodes)
     return Facts(
         program,
         units,

@@ -86,7 +86,7 @@ def planned(model: onnx.ModelProto, fleet: Fleet, **asked: int | None) -> tuple[
         units,
         keys,
         types,
-        members(options, targets, 2, rules.nodes),
+        members(options, targets, range(2), rules.nodes),
         CostTable(provenance=[HERE], unit=rows),
         options,
         2,

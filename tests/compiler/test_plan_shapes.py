@@ -153,7 +153,30 @@ def test_processes_that_share_cores_share_their_speed(program) -> None:
     assert one == {"a": 4, "b": 2, "c": 2}, "who shares a core with one that waits has it alone"
     rates = dict(plan.rates)
     assert rates[1] == pytest.approx(1e3 / 8.3, rel=0.01), "one step passes all eight units and three ways, alone"
-    assert rates[3] == pytest.approx(3e3 / (3 * 4 + 0.3), rel=0.01)
+    assert rates[3] == pytest.approx(3e3 / (3 * 4), rel=0.01), "each core has four units to do for each of three steps"
+
+
+def test_processes_without_a_core_each_are_dealt_one_and_no_core_has_more_to_do_than_another(program) -> None:
+    nodes = [node(name, "host", address="local", threads=1) for name in "abc"]
+    plan = plan_of(program, fleet(*nodes), table(program, {"host": 1.0}), stages=3, streams=2)
+    assert {member.name: member.cpus for member in plan.members} == {"a": (0,), "b": (1,), "c": (0,)}
+    many = {stage["node"]: round(stage["predicted_ms_one"]) for stage in plan.figures["stages"]}
+    assert many == {"a": 2, "b": 4, "c": 2}, "two stages take turns on one core, the third has one for itself"
+    assert dict(plan.rates)[2] == pytest.approx(2e3 / 8.3, rel=0.01), "two steps keep two cores busy"
+
+
+def test_two_processes_on_two_cores_are_left_where_they_like_to_run(program) -> None:
+    nodes = [node(name, "host", address="local", threads=1) for name in "ab"]
+    plan = plan_of(program, fleet(*nodes), table(program, {"host": 1.0}), stages=2, streams=2)
+    assert {member.cpus for member in plan.members} == {()}
+
+
+def test_who_shares_cores_with_the_head_waits_for_it_once(program) -> None:
+    nodes = [node(name, "host", address="local", cpus=(0,)) for name in "ab"]
+    costs = table(program, {"host": 1.0}, overhead={"stage_ms": 0.0, "head_ms": 1.0})
+    plan = plan_of(program, fleet(*nodes), costs, stages=2, streams=2)
+    assert plan.figures["bottleneck_ms"] == pytest.approx(8 + 1), "eight units and the head's step on one core"
+    assert dict(plan.rates)[1] == pytest.approx(1e3 / (8 + 1 + 0.2), rel=0.01)
 
 
 def test_a_company_is_planned_with_what_was_measured_in_it(program) -> None:
