@@ -6,7 +6,8 @@ once), ``trial`` (one pass over all sets of nodes), ``ties``, ``bound`` (what no
 is done when there are too many downsets).
 """
 
-from ruvcompile.partition.solve import best, frontier
+from ruvcompile.partition.rounds import Ask, Round, rounds
+from ruvcompile.partition.solve import best, best_each, frontier, sets_of
 from ruvcompile.partition.task import (
     UNLIMITED,
     Hop,
@@ -23,17 +24,22 @@ from ruvcompile.partition.weigh import evaluate, objections
 
 __all__ = [
     "UNLIMITED",
+    "Ask",
     "Hop",
     "Kind",
     "Partition",
+    "Round",
     "Shared",
     "Stage",
     "Task",
     "Value",
     "best",
+    "best_each",
     "evaluate",
     "frontier",
     "objections",
     "order_of",
+    "rounds",
+    "sets_of",
     "without_limits",
 ]

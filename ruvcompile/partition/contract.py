@@ -53,7 +53,7 @@ def ground_of(task: Task, limit: int) -> Ground:
     if lattice is not None:
         return Ground(task, tuple((item,) for item in range(len(needs))), lattice, True)
     parts = _parts(task, needs, limit - 1)  # the empty one is nobody's
-    smaller = _contracted(task, parts)
+    smaller = contracted(task, parts)
     lattice = known_lattice(_tupled(needs_of(smaller)), limit)
     assert lattice is not None, "parts are made until there are few enough downsets"
     return Ground(smaller, parts, lattice, False)
@@ -190,7 +190,7 @@ def _places(task: Task) -> Ints:
     return found
 
 
-def _contracted(task: Task, parts: Sequence[Sequence[int]]) -> Task:
+def contracted(task: Task, parts: Sequence[Sequence[int]]) -> Task:
     """The task with ``parts`` as items, which are in an order of computation."""
     count = len(parts)
     owner = np.full(len(task.item_bytes) + 1, count, np.int64)

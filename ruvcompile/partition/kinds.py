@@ -33,8 +33,13 @@ def in_order(task: Task) -> tuple[Task, tuple[int, ...]]:
             refined.append((classes[own], _way(task, own, own), ways))
         classes = _classes(refined)
     order = tuple(sorted(kinds, key=lambda kind: classes[kind]))
+    return listed(task, order), order
+
+
+def listed(task: Task, order: Sequence[int]) -> Task:
+    """The task with its kinds in another order."""
     place = {kind: number for number, kind in enumerate(order)}
-    sorted_task = replace(
+    return replace(
         task,
         kinds=tuple(task.kinds[kind] for kind in order),
         hops=tuple(tuple(task.hops[a][b] for b in order) for a in order) if task.hops else (),
@@ -46,7 +51,6 @@ def in_order(task: Task) -> tuple[Task, tuple[int, ...]]:
         ),
         pools=tuple((frozenset(place[kind] for kind in kinds), count) for kinds, count in task.pools),
     )
-    return sorted_task, order
 
 
 def _way(task: Task, sender: int, receiver: int) -> tuple[float, float, list[int]]:

@@ -21,10 +21,10 @@ from itertools import product
 
 from ruvcompile.partition.bound import lower_bound, rows_of
 from ruvcompile.partition.contract import Ground, ground_of
-from ruvcompile.partition.fields import fields_of
+from ruvcompile.partition.fields import Fields, fields_of
 from ruvcompile.partition.kinds import in_order
 from ruvcompile.partition.task import Partition, Stage, Task
-from ruvcompile.partition.ties import quickest, rounded
+from ruvcompile.partition.ties import quickest
 from ruvcompile.partition.trial import Nodes, Path, Search
 from ruvcompile.partition.weigh import evaluate, objections
 
@@ -38,17 +38,17 @@ def best(task: Task, stages: int | None = None) -> Partition | None:
     Of equal bottlenecks it is the one with the least latency. With weights that are held once
     (``fields``), a partition that just fits may be missed; what is given always fits, and its bound is true.
     """
-    return _solved(task, [_sets(task, stages)])[0]
+    return best_each(task, [sets_of(task, stages)])[0]
 
 
 def frontier(task: Task, stages: int) -> Mapping[Nodes, Partition]:
     """The best partition over every choice of ``stages`` nodes, by how many of each kind it takes; those there are."""
-    wanted = _sets(task, stages)
-    found = _solved(task, [[nodes] for nodes in wanted])
+    wanted = sets_of(task, stages)
+    found = best_each(task, [[nodes] for nodes in wanted])
     return {nodes: each for nodes, each in zip(wanted, found, strict=True) if each is not None}
 
 
-def _sets(task: Task, stages: int | None) -> list[Nodes]:
+def sets_of(task: Task, stages: int | None = None) -> list[Nodes]:
     """All choices of so many nodes; no more than there are items."""
     most = len(task.item_bytes)
     choices = product(*(range(min(kind.count, most if stages is None else stages) + 1) for kind in task.kinds))
@@ -58,48 +58,49 @@ def _sets(task: Task, stages: int | None) -> list[Nodes]:
     return [nodes for nodes in there if sum(nodes) == stages <= most and stages > 0]
 
 
-def _solved(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partition | None]:
-    """Answers each question: the best over any of its sets of nodes."""
+def best_each(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partition | None]:
+    """Answers each question: the best over any of its sets of nodes, told as how many of each kind."""
     if not any(questions):
         return [None for _ in questions]
     sorted_task, places = in_order(task)
     asked = [sorted(tuple(nodes[place] for place in places) for nodes in question) for question in questions]
     answers = _answered(sorted_task, asked)
-    return [answer and _renamed(answer, places) for answer in answers]
+    return [answer and renamed(answer, places) for answer in answers]
 
 
-def _renamed(answer: Partition, places: Sequence[int]) -> Partition:
+def renamed(answer: Partition, places: Sequence[int]) -> Partition:
+    """The answer to a task whose kinds were put in another order."""
     return replace(answer, stages=tuple(replace(stage, kind=places[stage.kind]) for stage in answer.stages))
 
 
 def _answered(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partition | None]:
     fewest = min(sum(nodes) for question in questions for nodes in question)
-    ground = ground_of(task, _room(questions))
+    ground = ground_of(task, room_for(questions))
     fields = fields_of(ground.task, ground.lattice, fewest)
     rows = rows_of(task)
     bounds = {
         nodes: lower_bound(task, rows, nodes, solver=not ground.whole) for question in questions for nodes in question
     }
     simple = [min(bounds[nodes] for nodes in question) for question in questions]
-    loose = _Answers(Search(fields, fields.loose), questions, simple)
+    loose = Answers(Search(fields, fields.loose), questions, simple)
     answers: list[Partition | None] = []
     again: list[int] = []
     for number, path in enumerate(loose.paths):
         bound = max(simple[number], loose.proven[number]) if ground.whole else simple[number]
-        answer = None if path is None else _weighed(task, ground, path).proven(bound, exact=ground.whole)
+        answer = None if path is None else weighed(task, ground, path).proven(bound, exact=ground.whole)
         if answer is not None:
             answer = replace(answer, relaxed_ms=simple[number], searched_ms=loose.proven[number])
         if answer is not None and "memory" in objections(task, answer.stages):
             again.append(number)
         answers.append(answer)
     if again:
-        strict = _Answers(
+        strict = Answers(
             Search(fields, fields.strict), [questions[number] for number in again], [simple[number] for number in again]
         )
         for number, path in zip(again, strict.paths, strict=True):
             known = answers[number]
             assert known is not None
-            held = None if path is None else _weighed(task, ground, path).proven(known.bound_ms, exact=False)
+            held = None if path is None else weighed(task, ground, path).proven(known.bound_ms, exact=False)
             answers[number] = held and replace(
                 held,
                 exact=ground.whole and not held.gap,
@@ -109,14 +110,14 @@ def _answered(task: Task, questions: Sequence[Sequence[Nodes]]) -> list[Partitio
     return answers
 
 
-def _room(questions: Sequence[Sequence[Nodes]]) -> int:
+def room_for(questions: Sequence[Sequence[Nodes]]) -> int:
     """How many downsets there may be: the more states, the fewer."""
     parts = {part for question in questions for nodes in question for part in product(*(range(n + 1) for n in nodes))}
     states = sum(sum(number > 0 for number in part) for part in parts)
     return max(_FEWEST, min(_MOST, _NUMBERS // max(states, 1)))
 
 
-def _weighed(task: Task, ground: Ground, path: Path) -> Partition:
+def weighed(task: Task, ground: Ground, path: Path) -> Partition:
     """A path's stages of the task's own items, and what they cost."""
     lattice, before, stages = ground.lattice, set[int](), []
     for kind, _, downset in path.stages:
@@ -137,10 +138,19 @@ class _Interval:
     path: Path | None = None
 
 
-class _Answers:
-    """The answers to several questions from one search: a path each, and a bound that the search has proved."""
+class Answers:
+    """The answers to several questions from one search: a path each, and a bound that the search has proved.
 
-    def __init__(self, search: Search, questions: Sequence[Sequence[Nodes]], simple: Sequence[float]) -> None:
+    ``way`` has the times by which of equal bottlenecks one is quicker, where those are others (``quickest``).
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        questions: Sequence[Sequence[Nodes]],
+        simple: Sequence[float],
+        way: Fields | None = None,
+    ) -> None:
         self._search = search
         if search.fields.task.objective == "latency":
             self.paths = self._least(questions)
@@ -153,7 +163,7 @@ class _Answers:
             span = min(spans_open, key=lambda each: each.low)
             self._try(_between(span), spans_open)
         self.proven = [span.high for span in spans]
-        self.paths = [span.path and quickest(search, span.nodes, span.path) for span in spans]
+        self.paths = [span.path and _quickest(search, span, way) for span in spans]
 
     def _try(self, bound: float, spans: Sequence[_Interval]) -> None:
         """Narrow every interval that ``bound`` says something about."""
@@ -172,14 +182,14 @@ class _Answers:
 
     def _least(self, questions: Sequence[Sequence[Nodes]]) -> list[Path | None]:
         trial = self._search.least({nodes for question in questions for nodes in question})
-        leave = self._search.fields.task.leave_ms
-        found: list[Path | None] = []
-        for question in questions:
-            ends = [state for state in self._search.finals(question) if trial.ends[state][-1]]
-            took = {state: float(trial.took[state][-1]) + (leave[state[1]] if leave else 0.0) for state in ends}
-            state = min(ends, key=lambda each: rounded(took[each]), default=None)
-            found.append(None if state is None else replace(self._search.path(trial, state), value=took[state]))
-        return found
+        found = [self._search.quickest(trial, question) for question in questions]
+        return [path and replace(path, value=took) for path, took in found]
+
+
+def _quickest(search: Search, span: _Interval, way: Fields | None) -> Path | None:
+    """Of equal bottlenecks the path with the least latency."""
+    assert span.path is not None
+    return quickest(search, span.nodes, span.path.value, span.path, way).path or span.path
 
 
 def _between(span: _Interval) -> float:
@@ -190,4 +200,4 @@ def _between(span: _Interval) -> float:
     return float(span.low * (span.high / span.low) ** 0.25)
 
 
-__all__ = ["best", "frontier"]
+__all__ = ["Answers", "best", "best_each", "frontier", "renamed", "room_for", "sets_of", "weighed"]

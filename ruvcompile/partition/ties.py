@@ -1,18 +1,19 @@
-"""Of all partitions with the least bottleneck, the one with the least latency; of equal ones the first.
+"""Of all partitions whose bottleneck is at most so much, the one with the least latency; of equal ones the first.
 
 The bottleneck is one stage's or one link's time. What the others do is free within it, and there are often many ways:
-a stage may end here or there, a fast node come first or last. Where everything is settled but this, few downsets are
-left in question: those that a trial with the least bottleneck reaches, and from which the end can be reached. From the
-last stage back to the first, each pair of such downsets is looked at, and for each beginning of a stage the way to the
-end that takes least is kept.
+a stage may end here or there, a fast node come first or last. Near the least bottleneck few downsets are left in
+question: those that a trial with that bound reaches, and from which the end can be reached. From the last stage back to
+the first, each pair of such downsets is looked at, and for each beginning of a stage the way to the end that takes
+least is kept.
 
 Pairs are many where the bottleneck is due to one heavy item and the rest can lie as it likes. There only the most
-promising ends of stages are kept, those of the partition already found among them; the result then is a good one of
-equal bottleneck, not surely the best.
+promising ends of stages are kept, those of the partition already found among them; the result then is a good one within
+the bound, not surely the best, and says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from ruvcompile.partition.fields import Bools, Fields, Floats, Limits, summed
 from ruvcompile.partition.lattice import Ints
-from ruvcompile.partition.trial import Path, Search, State
+from ruvcompile.partition.trial import Path, Search, State, rounded
 
 _PAIRS = 4_000_000
 _AT_ONCE = 1_000_000
@@ -36,12 +37,37 @@ class _Rest:
     ends: Ints
 
 
-def quickest(search: Search, wanted: Collection[tuple[int, ...]], found: Path) -> Path:
-    """The path over any of ``wanted`` with the least latency whose value is that of ``found``."""
-    fields, bound = search.fields, found.value
-    task, full = fields.task, fields.lattice.count - 1
+@dataclass(frozen=True)
+class Quick:
+    """What was found within a bound.
+
+    Attributes:
+        path: the quickest; its value is its own bottleneck. None where nothing is within the bound.
+        latency: of ``path``, the ways from the head and back included.
+        beyond: with no bound above the one asked for and below this is there anything that is quicker.
+        whole: whether every pair was looked at.
+    """
+
+    path: Path | None
+    latency: float
+    beyond: float
+    whole: bool
+
+
+def quickest(
+    search: Search, wanted: Collection[tuple[int, ...]], bound: float, known: Path, way: Fields | None = None
+) -> Quick:
+    """The path over any of ``wanted`` with the least latency that has no resource busier than ``bound``.
+
+    Args:
+        known: a path over one of ``wanted``; of too many pairs those of its downsets are looked at.
+        way: the same with other times, where those and not the search's are what a step takes on its way.
+    """
+    fields = search.fields
+    way = way or fields
+    task, full = way.task, fields.lattice.count - 1
     trial = search.reach(bound, wanted)
-    known = np.array([last for _, _, last in found.stages])
+    ends = np.array([last for _, _, last in known.stages])
     rests: dict[State, _Rest] = {}
     for state in search.finals(wanted):
         if trial.ends[state][full]:
@@ -49,67 +75,86 @@ def quickest(search: Search, wanted: Collection[tuple[int, ...]], found: Path) -
             rests[state] = _Rest(np.array([full]), np.array([leave]), [None], np.array([0]))
     firsts: list[tuple[float, int, State, int]] = []
     barred = [np.zeros(full + 1, np.int64) if b is None else summed(fields.lattice, b * 1) for b in fields.barred]
+    beyond = min((search.nearest(trial, nodes) for nodes in wanted), default=math.inf)
+    whole = True
     for state in sorted(trial.ends, key=lambda each: (-sum(each[0]), each)):
         if state not in rests:
             continue
         rest, kind = rests[state], state[1]
-        pairs = _Pairs(fields, kind, search.limits[kind], barred[kind], bound)
+        pairs = _Pairs(fields, way, kind, search.limits[kind], barred[kind], bound)
         if sum(state[0]) == 1:
             enter = task.enter_ms[kind] if task.enter_ms else 0.0
-            takes, first = pairs.shortest(np.array([0]), rest, known)
+            takes, first = pairs.shortest(np.array([0]), rest, ends)
             if np.isfinite(takes[0]):
                 firsts.append((enter + float(takes[0]), len(firsts), state, int(rest.downsets[first[0]])))
-            continue
-        for earlier in search.earlier(state):
-            hop = task.hop(earlier[1], kind)
-            link = fields.crossing * hop.ms_per_byte
-            open_ = np.flatnonzero(trial.ends[earlier] & fields.opens[kind] & (link <= bound))
-            takes, chosen = pairs.shortest(open_, rest, known)
-            there = np.isfinite(takes)
-            open_, takes, chosen = open_[there], takes[there], chosen[there]
-            takes = takes + hop.ms + link[open_]
-            _merge(rests, earlier, _Rest(open_, takes, [state] * len(open_), rest.downsets[chosen]))
+        else:
+            for earlier in search.earlier(state):
+                hop = task.hop(earlier[1], kind)
+                link = fields.crossing * fields.task.hop(earlier[1], kind).ms_per_byte
+                open_ = np.flatnonzero(trial.ends[earlier] & fields.opens[kind] & (link <= bound))
+                takes, chosen = pairs.shortest(open_, rest, ends)
+                there = np.isfinite(takes)
+                open_, takes, chosen = open_[there], takes[there], chosen[there]
+                takes = takes + hop.ms + way.crossing[open_] * hop.ms_per_byte
+                _merge(rests, earlier, _Rest(open_, takes, [state] * len(open_), rest.downsets[chosen]))
+        beyond, whole = min(beyond, pairs.beyond), whole and pairs.whole
     if not firsts:
-        return found
-    _, _, state, downset = min(firsts, key=lambda each: (rounded(each[0]), each[1]))
-    return Path(tuple(_followed(rests, state, downset)), found.value)
+        return Quick(None, math.inf, beyond, whole)
+    latency, _, state, downset = min(firsts, key=lambda each: (rounded(each[0]), each[1]))
+    stages = tuple(_followed(rests, state, downset))
+    return Quick(Path(stages, busiest(fields, Path(stages, bound))), latency, beyond, whole)
+
+
+def busiest(fields: Fields, path: Path) -> float:
+    """The time of the slowest stage or link."""
+    times = [fields.ends[kind][last] - fields.begins[kind][first] for kind, first, last in path.stages]
+    links = [size * hop.ms_per_byte for hop, size in path.hops(fields)]
+    return float(max(times + links))
 
 
 class _Pairs:
-    """Stages of one kind, by their first and last downsets."""
+    """Stages of one kind, by their first and last downsets; ``beyond`` and ``whole`` as of a ``Quick``."""
 
-    def __init__(self, fields: Fields, kind: int, limits: Limits | None, barred: Ints, bound: float) -> None:
+    def __init__(
+        self, fields: Fields, way: Fields, kind: int, limits: Limits | None, barred: Ints, bound: float
+    ) -> None:
         self._fields, self._kind, self._limits, self._barred, self._bound = fields, kind, limits, barred, bound
+        self._way_begins, self._way_ends = way.begins[kind], way.ends[kind]
+        self.beyond, self.whole = math.inf, True
 
     def shortest(self, begins: Ints, rest: _Rest, known: Ints) -> tuple[Floats, Ints]:
         """For each beginning, the least time to the end, infinite for none; and which of ``rest`` comes next."""
         fields, kind = self._fields, self._kind
         takes, chosen = np.full(len(begins), np.inf), np.zeros(len(begins), np.int64)
-        order = np.argsort(rest.takes + fields.ends[kind][rest.downsets], kind="stable")
+        order = np.argsort(rest.takes + self._way_ends[rest.downsets], kind="stable")
         early = fields.ends[kind][rest.downsets].min(initial=np.inf) - self._bound
-        asking = np.flatnonzero(fields.begins[kind][begins] >= early)
+        inside = fields.begins[kind][begins] >= early
+        asking = np.flatnonzero(inside)
+        if len(asking) < len(begins):
+            self.beyond = min(self.beyond, float((early - fields.begins[kind][begins[~inside]]).min()) + self._bound)
         if not len(asking):
             return takes, chosen
         most = max(1, _PAIRS // len(asking))
         if len(order) > most:
+            self.whole = False
             rank = np.arange(len(order)) + len(order) * ~np.isin(rest.downsets[order], known)
             order = order[np.sort(np.argsort(rank, kind="stable")[:most])]
         ends = rest.downsets[order]
-        sums = rest.takes[order] + fields.ends[kind][ends]
+        sums = rest.takes[order] + self._way_ends[ends]
         width = max(1, _AT_ONCE // len(order))
         for at in range(0, len(asking), width):
             those = asking[at : at + width]
             ok = self._allowed(begins[those], ends)
             first = ok.argmax(1)
             good = ok[np.arange(len(those)), first]
-            takes[those[good]] = sums[first[good]] - fields.begins[kind][begins[those[good]]]
+            takes[those[good]] = sums[first[good]] - self._way_begins[begins[those[good]]]
             chosen[those[good]] = order[first[good]]
         return takes, chosen
 
     def _allowed(self, begins: Ints, ends: Ints) -> Bools:
         fields, kind, lattice = self._fields, self._kind, self._fields.lattice
-        ok: Bools = fields.ends[kind][ends] - fields.begins[kind][begins][:, None] <= self._bound
-        ok &= self._barred[begins][:, None] == self._barred[ends]
+        takes = fields.ends[kind][ends] - fields.begins[kind][begins][:, None]
+        ok: Bools = self._barred[begins][:, None] == self._barred[ends]
         if self._limits is not None:
             ok &= self._limits.needs[ends] <= self._limits.holds[begins][:, None]
         first, last = lattice.block[begins], lattice.block[ends]
@@ -125,6 +170,9 @@ class _Pairs:
             for word in range(bits.shape[1]):
                 inside &= (inner[:, word][:, None] & ~outer[:, word]) == 0
             ok[np.ix_(rows, columns)] &= inside
+        late = takes > self._bound
+        self.beyond = min(self.beyond, float(takes[ok & late].min(initial=np.inf)))
+        ok &= ~late
         return ok
 
 
@@ -156,8 +204,3 @@ def _followed(rests: dict[State, _Rest], state: State, downset: int) -> list[tup
             return stages
         stages.append((following[1], downset, int(rest.ends[at])))
         state, downset = following, int(rest.ends[at])
-
-
-def rounded(value: float) -> float:
-    """Sums of the same times in another order differ in the last digits."""
-    return float(f"{value:.12g}")

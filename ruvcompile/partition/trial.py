@@ -19,12 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
 from ruvcompile.partition.fields import Bools, Fields, Floats, Limits, summed
 from ruvcompile.partition.sweep import Ints, Ranks, Sweep
+from ruvcompile.partition.task import Hop
 
 Nodes = tuple[int, ...]
 State = tuple[Nodes, int]
@@ -40,6 +41,13 @@ class Path:
 
     stages: tuple[tuple[int, int, int], ...]
     value: float
+
+    def hops(self, fields: Fields) -> list[tuple[Hop, float]]:
+        """The ways between the stages, and the bytes that go there."""
+        return [
+            (fields.task.hop(one, two), float(fields.crossing[cut]))
+            for (one, _, cut), (two, _, _) in pairwise(self.stages)
+        ]
 
 
 @dataclass
@@ -120,6 +128,14 @@ class Search:
                 trial.took[state], trial.begun[state] = took[:, column], begun[:, column]
                 trial.ends[state] = np.isfinite(took[:, column])
         return trial
+
+    def quickest(self, trial: Trial, wanted: Collection[Nodes]) -> tuple[Path | None, float]:
+        """The path over any of ``wanted`` with the least latency, and that; ``trial`` is what ``least`` found."""
+        leave = self.fields.task.leave_ms
+        ends = [state for state in self.finals(wanted) if trial.ends[state][-1]]
+        took = {state: float(trial.took[state][-1]) + (leave[state[1]] if leave else 0.0) for state in ends}
+        state = min(ends, key=lambda each: rounded(took[each]), default=None)
+        return (None, math.inf) if state is None else (self.path(trial, state), took[state])
 
     def nearest(self, trial: Trial, nodes: Nodes) -> float:
         """No bound below this one leads ``nodes`` further than the trial's did."""
@@ -233,6 +249,11 @@ def _places(order: Ints) -> Ranks:
     found = np.empty(len(order), np.int32)
     found[order] = np.arange(len(order), dtype=np.int32)
     return found
+
+
+def rounded(value: float) -> float:
+    """Sums of the same times in another order differ in the last digits."""
+    return float(f"{value:.12g}")
 
 
 def _within(part: Nodes, nodes: Nodes) -> bool:
