@@ -18,7 +18,7 @@ import numpy as np
 from ruvrun import frames
 from ruvrun.bundle import StageSpec
 from ruvrun.engine import Request
-from ruvrun.engine.sampling import pick
+from ruvrun.engine.sampling import Sampler, pick, told
 from ruvrun.executors import Array, Span
 from ruvrun.manifest import Tensor
 from ruvrun.pipeline.worker import Worker
@@ -139,7 +139,8 @@ def plain_tokens(request: Request, context: int) -> list[int]:
     tokens = list(request.prompt)
     while True:
         row = logits_of(state, tokens[-1])
-        tokens += pick(row[None], [request.sampling], [len(tokens)])
+        before = told(request.sampling, request.prompt, tokens[len(request.prompt) :])
+        tokens += pick(row[None], [Sampler(request.sampling, VOCAB, *before)], [len(tokens)])
         generated = len(tokens) - len(request.prompt)
         if tokens[-1] in request.eos or generated == request.max_tokens or len(tokens) == context:
             return tokens[len(request.prompt) :]

@@ -38,6 +38,7 @@ import numpy.typing as npt
 
 from ruvrun import frames
 from ruvrun.engine.kv import SlotTable
+from ruvrun.engine.sampling import told
 from ruvrun.engine.scheduler import Part, Scheduler
 from ruvrun.engine.sequence import NO_SLOT, Lost, Request, Sequence, Token
 from ruvrun.errors import InputError, IntegrityError
@@ -164,9 +165,11 @@ class Engine:
         if flight is None or (message.epoch, message.step) != (self.epoch, flight.step):
             raise _not_expected(message, f"{self.epoch}/{flight.step}" if flight else "none")
         due = flight.due
+        scores = {name: each[0] for name, each in message.scores if len(each) == 1}
         fits = len(message.tokens) == len(due)
         for sequence, (name, tokens) in zip(due, message.tokens, strict=False):
             fits = fits and name == sequence.request.id and len(tokens) == 1 and tokens[0] >= 0
+            fits = fits and (name in scores) == (sequence.request.sampling.logprobs >= 0)
         if not fits:
             raise _not_expected(message, f"one token for each of {[sequence.request.id for sequence in due]}")
         self._flights.popleft()
@@ -176,7 +179,7 @@ class Engine:
             if self._running.get(name) is not sequence:
                 continue  # cancelled while the step was on its way
             sequence.since = self._results
-            returned.append(sequence.accept(token, self.context))
+            returned.append(sequence.accept(token, self.context, scores.get(name)))
             if returned[-1].finish:
                 self._end(sequence)
         if self._waiting:
@@ -225,8 +228,7 @@ class Engine:
             for part in parts:
                 if not part.sequence.opened:
                     part.sequence.opened = True
-                    request = part.sequence.request
-                    self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling))
+                    self._post(self._opening(part.sequence))
         spans: list[frames.SeqStep] = []
         ids: list[int] = []
         due: list[Sequence] = []
@@ -246,6 +248,12 @@ class Engine:
             return step
         self._outbox.append(step)
         return self._outbox.popleft()
+
+    def _opening(self, sequence: Sequence) -> frames.Open:
+        """What the last stage must know of a sequence; those that are put back have generated tokens already."""
+        request = sequence.request
+        prompt, generated = told(request.sampling, request.prompt, sequence.tokens[len(request.prompt) :])
+        return frames.Open(self.epoch, self._numbered, request.id, request.sampling, prompt, generated)
 
     def _post(self, message: frames.Ring) -> None:
         self._numbered += 1

@@ -38,11 +38,13 @@ class Token(msgspec.Struct, frozen=True):
     """The next token of request ``id``; ``finish`` says why it is the last one, None where it is not.
 
     ``stop``: it is one of the request's eos tokens. ``length``: ``max_tokens`` or the context is used up.
+    ``scores`` are its log-probabilities, where the request wants them.
     """
 
     id: int
     token: int
     finish: Finish | None
+    scores: frames.Scores | None = None
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -80,7 +82,7 @@ class Sequence:
         """Prompt tokens that were not sent yet."""
         return max(0, len(self.request.prompt) - self.sent)
 
-    def accept(self, token: int, context: int) -> Token:
+    def accept(self, token: int, context: int, scores: frames.Scores | None = None) -> Token:
         """Take the token that was due; ``context`` is the number of positions a slot holds."""
         assert self.due, "a token came that was not due"
         self.due = False
@@ -93,4 +95,4 @@ class Sequence:
             finish = "stop"
         elif have >= context or have - len(request.prompt) >= request.max_tokens:
             finish = "length"
-        return Token(request.id, token, finish)
+        return Token(request.id, token, finish, scores)

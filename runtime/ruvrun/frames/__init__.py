@@ -56,20 +56,36 @@ class SeqStep(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
-    """How the last stage picks tokens. ``temperature`` 0 is greedy; ``seed`` is always explicit."""
+    """How the last stage picks tokens. ``temperature`` 0 is greedy; ``seed`` is always explicit.
+
+    ``top_k`` 0 is all. ``logit_bias`` names a token once. ``logprobs`` -1 is none; otherwise the log-probability of the
+    token is wanted, and so many of the most likely ones.
+    """
 
     temperature: float
     top_p: float
     seed: int
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[_TokenId, float], ...] = ()
+    logprobs: int = -1
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
-    """Announces a sequence: what sampling needs, once, before its first step."""
+    """Announces a sequence: what sampling needs, once, before its first step.
+
+    ``prompt`` and ``generated`` are for penalties: the tokens it has by now (``engine/sampling/history.py``).
+    """
 
     epoch: int
     step: int
     id: int
     sampling: Sampling
+    prompt: bytes = b""
+    generated: tuple[tuple[_TokenId, int], ...] = ()
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
@@ -88,12 +104,22 @@ class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
     seqs: tuple[SeqStep, ...]
 
 
+class Scores(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities (natural, of the raw logits): of the token that was picked, and of the most likely ones."""
+
+    picked: float
+    top: tuple[tuple[_TokenId, float], ...] = ()
+
+
 class Sampled(msgspec.Struct, frozen=True, array_like=True, tag="sampled"):
-    """What a step returns to the head: for each sequence with ``rows``, its accepted token ids."""
+    """What a step returns to the head: for each sequence with ``rows``, its accepted token ids; and for those that
+    want them, in the same order, the log-probabilities of each of these.
+    """
 
     epoch: int
     step: int
     tokens: tuple[tuple[int, tuple[_TokenId, ...]], ...]
+    scores: tuple[tuple[int, tuple[Scores, ...]], ...] = ()
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):

@@ -36,7 +36,7 @@ import numpy as np
 
 from ruvrun import frames
 from ruvrun.bundle import StageSpec
-from ruvrun.engine.sampling import pick
+from ruvrun.engine.sampling import Sampler, pick, score
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, Span
 from ruvrun.manifest import Tensor
@@ -52,9 +52,9 @@ _MOST_SAID = 1000
 
 @dataclass(slots=True)
 class _Opened:
-    """An open sequence: how to sample, its slot once known, and how many positions were computed."""
+    """An open sequence: how the last stage samples, its slot once known, and how many positions were computed."""
 
-    sampling: frames.Sampling
+    sampler: Sampler | None
     slot: int | None = None
     reached: int = 0
 
@@ -135,7 +135,7 @@ class Worker:
                     raise _fault(f"sequence {message.id} is opened twice")
                 if len(self._open) >= cast(DecoderExecutor, self._executor).slots:
                     raise _fault(f"sequence {message.id} is opened, and every slot has one that is not closed")
-                self._open[message.id] = _Opened(message.sampling)
+                self._open[message.id] = _Opened(self._sampler(message) if self.spec.last else None)
             case frames.Close() if self.spec.kind == "decoder":
                 if self._open.pop(message.id, None) is None:
                     raise _fault(f"sequence {message.id} is closed but was not open")
@@ -155,20 +155,25 @@ class Worker:
             tokens += seq.count
         _check_packed(spec.inputs, tensors, tokens)
         outputs = executor.step(spans, tensors)
-        ids, samplings, positions = [], [], []
+        ids: list[int] = []
+        samplers: list[Sampler] = []
+        positions: list[int] = []
         for seq, state in zip(message.seqs, opened, strict=True):
             state.slot, state.reached = seq.slot, seq.position + seq.count
-            if seq.rows:
+            if seq.rows and state.sampler is not None:
                 ids.append(seq.id)
-                samplings.append(state.sampling)
+                samplers.append(state.sampler)
                 positions.append(state.reached)
         if not spec.last:
             return message, self._forward(outputs, tensors)
-        picked = []
+        picked, scores = [], []
         if ids:
-            for name, token in zip(ids, pick(outputs[LOGITS], samplings, positions), strict=True):
-                picked.append((name, (token,)))
-        return frames.Sampled(message.epoch, message.step, tuple(picked)), {}
+            logits = outputs[LOGITS]
+            for row, token in enumerate(pick(logits, samplers, positions)):
+                picked.append((ids[row], (token,)))
+                if samplers[row].scores:
+                    scores.append((ids[row], (score(logits[row], token, samplers[row].sampling.logprobs),)))
+        return frames.Sampled(message.epoch, message.step, tuple(picked), tuple(scores)), {}
 
     def _run(self, message: frames.Run, tensors: Tensors) -> Result:
         if self.spec.kind != "graph":
@@ -187,6 +192,9 @@ class Worker:
         if why := too_large(forward, self._largest):
             return frames.Run(message.epoch, message.step, message.id, why), {}
         return message, forward
+
+    def _sampler(self, message: frames.Open) -> Sampler:
+        return Sampler(message.sampling, self.spec.vocab or sys.maxsize, message.prompt, message.generated)
 
     def _misplaced(self, message: frames.Ring) -> IntegrityError:
         return _fault(f"a {type(message).__name__} came to a stage of a {self.spec.kind}")

@@ -1,0 +1,112 @@
+"""Which tokens may be drawn: top_k, top_p and min_p, exactly as a full sort would find them but without one.
+
+All three keep the best tokens, where of equal weights the lower id counts as better: top_k the first k, top_p the
+fewest that weigh at least that share of what top_k left, min_p those with at least that share of the best one's weight.
+
+**top_k without a sort.** The row is looked at in blocks. The k-th largest of the blocks' maxima is reached by k tokens
+at least, so whatever is below it is out. With more blocks than k several times over, few are left to sort.
+
+**The nucleus (top_p) without a sort.** All tokens of weight at most *t* weigh at most *vocab x t* together; where that
+is no more than the rest that may be left out, they are out. As tails are seldom so heavy, a sharper cut is tried first
+and kept if what it leaves is enough: that leaves a few hundred candidates of a typical row. A flat row leaves many,
+which are split at their mean, keeping the part that holds the border, until few enough are left to sort.
+
+Rows are taken one by one: a row of weights fits a core's own cache, and each array operation on it takes much longer
+than the call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ruvrun import frames
+from ruvrun.engine.sampling.weights import ONE, Weights
+
+Ids = npt.NDArray[np.int64]
+
+_FEW = 1024
+_BLOCKS_PER_WANTED = 4
+
+
+def keep(weights: Weights, sampling: frames.Sampling) -> tuple[Ids | None, Weights]:
+    """The tokens that may be drawn.
+
+    Args:
+        weights: ``[vocab]``; the largest is 2^30.
+        sampling: its top_k, top_p and min_p.
+
+    Returns:
+        Their ids, ascending, and their weights; None instead of the ids where all may be drawn.
+    """
+    ids: Ids | None = None
+    if 0 < sampling.top_k < weights.size:
+        ids = np.sort(largest(weights, sampling.top_k))
+        weights = weights[ids]
+    if sampling.top_p < 1:
+        inside = nucleus(weights, sampling.top_p)
+        ids, weights = inside if ids is None else ids[inside], weights[inside]
+    if sampling.min_p > 0:
+        inside = np.flatnonzero(weights >= math.ceil(sampling.min_p * ONE))
+        ids, weights = inside if ids is None else ids[inside], weights[inside]
+    return ids, weights
+
+
+def largest(values: npt.NDArray[Any], count: int) -> Ids:
+    """The ids of the ``count`` largest values, the largest first, of equals the lower id; all if there are no more."""
+    ids: Ids = np.arange(values.size) if count >= values.size else _candidates(values, count)
+    found = values[ids]
+    if ids.size > max(_FEW, count):
+        border = np.partition(found, -count)[-count]
+        above = np.flatnonzero(found > border)
+        ids = ids[np.sort(np.concatenate([above, np.flatnonzero(found == border)[: count - above.size]]))]
+        found = values[ids]
+    return ids[np.argsort(-found, kind="stable")[:count]]
+
+
+def _candidates(values: npt.NDArray[Any], count: int) -> Ids:
+    """Ids, ascending, among which the ``count`` largest are, all of a value included."""
+    width = values.size // (_BLOCKS_PER_WANTED * max(1, count))
+    if width < 2:
+        return np.arange(values.size)
+    blocks = values[: values.size // width * width].reshape(-1, width).max(axis=1)
+    return np.flatnonzero(values >= np.partition(blocks, -count)[-count])
+
+
+def nucleus(weights: Weights, top_p: float) -> Ids:
+    """The indices, ascending, of the fewest best weights that are at least ``top_p`` of all; at least one."""
+    total = int(weights.sum(dtype=np.int64))
+    target = min(total, max(1, math.ceil(top_p * total)))
+    for sharper in (64, 1):
+        ids = np.flatnonzero(weights > (total - target) // weights.size * sharper)
+        kept = weights[ids]
+        if int(kept.sum(dtype=np.int64)) >= target:
+            break  # always with the second
+    if target == total:
+        return ids
+    border, missing = _border(kept, target)
+    inside = kept > border
+    inside[np.flatnonzero(kept == border)[: -(-missing // border)]] = True
+    return ids[np.flatnonzero(inside)]
+
+
+def _border(values: Weights, target: int) -> tuple[int, int]:
+    """The lowest value needed when the largest are added until ``target``, and how much those above it lack."""
+    while values.size > _FEW:
+        mean = int(values.sum(dtype=np.int64)) // values.size
+        above = values > mean
+        upper = values[np.flatnonzero(above)]  # four times faster than indexing by the mask
+        if not upper.size:
+            break  # all are equal
+        mass = int(upper.sum(dtype=np.int64))
+        if mass >= target:
+            values = upper
+        else:
+            target -= mass
+            values = values[np.flatnonzero(~above)]
+    ordered = np.sort(values)[::-1]
+    border = int(ordered[np.searchsorted(ordered.cumsum(dtype=np.int64), target)])
+    return border, target - int(ordered[ordered > border].sum(dtype=np.int64))

@@ -1,0 +1,54 @@
+"""Logits to weights, and one of them drawn.
+
+**Weights are integers.** A token's weight is its probability relative to the best token's, in units of 2^-30.
+Sums of integers do not depend on the order of adding, so what a filter keeps is exactly what a full sort would keep,
+however it is found; and a token is drawn by comparing integers. A token less than a billionth as likely as the best
+one has weight 0 and is never drawn.
+
+**The draw** is a function of the request's seed and the position of the token it picks (Philox4x64-10, Salmon et al.
+2011, a counter-based generator: seed is the key, position the counter; numpy's, held against the authors' known
+answers). So a request gets the same tokens alone or in company, and again when its steps are replayed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+ONE = 2**30
+"""The weight of the best token."""
+
+_SCALE = np.float32(ONE)
+_WORD = 2**64
+_BLOCK = 256
+
+Weights = npt.NDArray[np.int32]
+
+
+def weigh(row: npt.NDArray[np.float32], peak: np.float32, temperature: float) -> Weights:
+    """Integer weights ``[vocab]``: exp((logit - peak) / temperature) in units of 2^-30, rounded down."""
+    with np.errstate(over="ignore", under="ignore"):  # far below the best, at a low temperature: weight 0
+        scaled = row - peak
+        scaled /= np.float32(temperature)
+        np.exp(scaled, out=scaled)
+        scaled *= _SCALE
+    return scaled.astype(np.int32)
+
+
+def draw(seed: int, position: int) -> int:
+    """64 random bits for the token at ``position`` of a sequence with this ``seed``."""
+    return int(np.random.Philox(key=seed % _WORD, counter=position).random_raw())
+
+
+def choose(weights: Weights, bits: int) -> int:
+    """The index at ``bits / 2^64`` of the way through the weights."""
+    if weights.size <= 2 * _BLOCK:
+        upto = weights.cumsum(dtype=np.int64)
+        return int(np.searchsorted(upto, int(upto[-1]) * bits // _WORD, side="right"))
+    # The same in two steps, first the block and then the place in it: half the work of one long cumulative sum.
+    upto = np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK), dtype=np.int64).cumsum()
+    point = int(upto[-1]) * bits // _WORD
+    block = int(np.searchsorted(upto, point, side="right"))
+    before = int(upto[block - 1]) if block else 0
+    inside = weights[block * _BLOCK : (block + 1) * _BLOCK].cumsum(dtype=np.int64)
+    return block * _BLOCK + int(np.searchsorted(inside, point - before, side="right"))
