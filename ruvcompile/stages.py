@@ -61,14 +61,14 @@ class Lowered:
 
 
 def divide(plan: Plan) -> Division:
-    """Number the stages of ``plan``: the same piece on nodes of one kind is one stage."""
-    known: dict[tuple[int, str], int] = {}
+    """Number the stages of ``plan``: the same piece on nodes of one kind, with one back end, is one stage."""
+    known: dict[tuple[int, str, str], int] = {}
     stages: list[tuple[Piece, Member]] = []
     pipelines = []
     for members in plan.pipelines:
         placed = []
         for place, member in enumerate(members):
-            kind = (place, member.target.name)
+            kind = (place, member.target.name, member.target.backend)
             if kind not in known:
                 known[kind] = len(stages)
                 stages.append((plan.pieces[place], member))

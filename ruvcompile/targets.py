@@ -26,6 +26,11 @@ SHARED = "_shared"
 TEMPLATES = "templates"
 NATIVE = "native"
 FIGURE_KINDS = ("theoretical", "published", "measured")
+BACKENDS: Mapping[str, tuple[str, ...]] = {"onnxruntime": ("f32",), "openvino": ("f32", "f16", "u8")}
+"""Back ends, and the types of keys and values that each of them has."""
+
+BACKEND_NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+"""What people call them."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Target:
     """One kind of machine.
 
     ``arch`` is as ``platform.machine()`` says, or ``native``; ``features`` are CPU flags as in /proc/cpuinfo.
+    Of several ``backends`` the plan takes the faster one for each stage; a file with one may call it ``backend``.
     The first of ``kv_types`` is the default. ``memory`` holds the bytes installed in the models that are
     sold, the one to assume first; empty: asked of this machine. ``golden_bound`` is how far a stage's outputs
     may be from those of the build machine, as a fraction of the largest absolute value. ``notes`` are
@@ -57,7 +63,7 @@ class Target:
     name: str
     folder: Path
     title: str
-    backend: str
+    backends: tuple[str, ...]
     arch: str
     features: tuple[str, ...]
     quants: tuple[str, ...]
@@ -68,6 +74,18 @@ class Target:
     cores: int = 0
     notes: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
+
+    @property
+    def backend(self) -> str:
+        """The back end, of several the first."""
+        return self.backends[0]
+
+    def on(self, backend: str) -> Target:
+        """The same with this back end alone, the types of keys and values that it has, and the packages it needs."""
+        kinds = tuple(kind for kind in self.kv_types if kind in BACKENDS[backend])
+        others = {f"ruvrun[{other}]" for other in self.backends if other != backend}
+        packages = tuple(package for package in self.packages if package not in others)
+        return replace(self, backends=(backend,), kv_types=kinds, packages=packages)
 
     @property
     def machine(self) -> str:
@@ -127,7 +145,7 @@ def load_target(name: str, extra: Path | None = None) -> Target:
 def fleet_targets(options: Options) -> dict[str, Target]:
     """The targets of the fleet's nodes by name, once what was asked is known to be possible on each of them.
 
-    Of key/value types a target then has the one that was asked for.
+    Of key/value types a target then has the one that was asked for, and of back ends those that have it.
     """
     targets = {name: load_target(name, options.targets_dir) for name in {node.target for node in options.fleet.nodes}}
     problems: list[RuvError] = []
@@ -135,6 +153,7 @@ def fleet_targets(options: Options) -> dict[str, Target]:
         for flag, asked, has in (
             ("quant", options.quant, target.quants),
             ("kv-type", options.kv_type, target.kv_types),
+            ("backend", options.backend, target.backends),
         ):
             if asked not in (None, "auto") and asked not in has:
                 problems.append(
@@ -145,8 +164,26 @@ def fleet_targets(options: Options) -> dict[str, Target]:
                     )
                 )
     raise_all(problems)
-    asked = options.kv_type
-    return targets if asked is None else {name: replace(each, kv_types=(asked,)) for name, each in targets.items()}
+    found = {}
+    for name, target in targets.items():
+        backends = target.backends if options.backend in (None, "auto") else (options.backend,)
+        found[name] = _with_kv_type(replace(target, backends=backends), options.kv_type)
+    return found
+
+
+def _with_kv_type(target: Target, asked: str | None) -> Target:
+    """The target with the back ends that have this type of keys and values; None: the target's own.
+
+    Raises:
+        UsageError: none of them has.
+    """
+    wanted = asked or target.kv_type
+    backends = tuple(backend for backend in target.backends if wanted in BACKENDS[backend])
+    if not backends:
+        names = ", ".join(target.backends)
+        hint = f"it has: {', '.join(kind for kind in target.kv_types if kind in BACKENDS[target.backend])}"
+        raise UsageError("kv-type-unsupported", f"{names} has no --kv-type {wanted}", hint=hint)
+    return replace(target, backends=backends, kv_types=(wanted,))
 
 
 def check_targets(extra: Path | None = None) -> list[RuvError]:
@@ -174,6 +211,8 @@ def _read(name: str, folder: Path) -> Target:
         figure for index, entry in enumerate(entries) if (figure := _figure(entry, f"{path}: figure {index}", problems))
     )
     schema = {field.name: field for field in fields(Target) if field.name not in ("name", "folder", "figures")}
+    if isinstance(raw.get("backend"), str) and "backends" not in raw:
+        raw["backends"] = [raw.pop("backend")]
     problems += unknown_keys(raw, schema, str(path))
     values: dict[str, Any] = {}
     for key, field in schema.items():
@@ -181,7 +220,11 @@ def _read(name: str, folder: Path) -> Target:
             values[key] = _value(raw[key], str(field.type), f"{path}: {key}", problems)
         elif field.default is MISSING:
             problems.append(InputError("target-wrong", f"{path}: {key} is missing", hint=f"add {key} ="))
-    for key in ("backend", "arch", "quants", "kv_types"):
+    for backend in values.get("backends") or ():
+        if backend not in BACKENDS:
+            hint = did_you_mean(backend, BACKENDS)
+            problems.append(InputError("target-wrong", f"{path}: unknown back end {backend!r}", hint=hint))
+    for key in ("backends", "arch", "quants", "kv_types"):
         if key in values and not values[key]:
             problems.append(InputError("target-wrong", f"{path}: {key} is empty", hint="compare with another target"))
     raise_all(problems)

@@ -185,7 +185,7 @@ def _crossing(task: Task, lattice: Lattice, columns: Floats) -> Floats:
 def _limits(task: Task, lattice: Lattice, stages: int) -> tuple[tuple[Limits | None, ...], tuple[Limits | None, ...]]:
     """Per kind, memory told too strictly and too loosely."""
     known: dict[object, tuple[Limits, Limits] | None] = {}
-    both = []
+    both: list[tuple[Limits, Limits] | None] = []
     for number, kind in enumerate(task.kinds):
         own, shared = sizes = task.sized(number)
         room = kind.memory - task.runtime_bytes

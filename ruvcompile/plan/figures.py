@@ -132,7 +132,7 @@ def expected_of(desk: Desk, solution: Solution, pipeline: int, place: int) -> Ex
         node=member.name,
         rows=rows,
         ms=[round(stage_times(desk, solution, stages, each)[place], 4) for each in rows],
-        weight_bytes=desk.sizes.weights(stage.items),
+        weight_bytes=desk.sizes(desk.room.groups[stage.kind]).weights(stage.items),
         working_bytes=desk.working(stage.items) + logits_bytes(facts, stage.items, rows_of(desk, solution)),
         runtime_bytes=desk.room.prices.runtime_bytes(member),
     )
@@ -140,7 +140,7 @@ def expected_of(desk: Desk, solution: Solution, pipeline: int, place: int) -> Ex
 
 def _kv_bytes(desk: Desk, solution: Solution, stage: Stage) -> int:
     share = -(-solution.streams // solution.shape.replicas)
-    return sum(desk.facts.state_bytes[item] for item in stage.items) * desk.facts.context * share
+    return desk.sizes(desk.room.groups[stage.kind]).state(stage.items, share)
 
 
 def _alternatives(desk: Desk, choice: Choice) -> list[dict[str, Any]]:
@@ -178,12 +178,14 @@ def _entry(desk: Desk, shape: Shape, solution: Solution | None) -> dict[str, Any
 def _too_small(desk: Desk) -> list[dict[str, str]]:
     """Nodes whose memory cannot hold any stage at all."""
     found = []
-    for group in desk.room.groups:
-        scene = desk.widest(1)
-        least = min(desk.sizes.items(1, 1), default=0)
-        if desk.memory(group, scene) < least:
+    scene = desk.widest(1)
+    for pool in desk.room.pools:
+        guises = [desk.room.groups[number] for number in pool]
+        least = {group: min(desk.sizes(group).items(1, 1), default=0) for group in guises}
+        if all(desk.memory(group, scene) < least[group] for group in guises):
+            group = guises[0]
             own = desk.room.prices.runtime_bytes(group.first) + desk.activations
-            wanted = f"{show_bytes(own + least)} for the smallest part"
+            wanted = f"{show_bytes(own + least[group])} for the smallest part"
             has = f"{show_bytes(usable(desk.facts, group.first, scene))} usable"
             found += [_rejected(member, wanted, has) for member in group.members]
     return found

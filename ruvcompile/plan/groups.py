@@ -5,13 +5,16 @@ share cores with, what the rules let them hold, and the links to every other nod
 as the head's work is added there. Nodes of a kind are used in the order of their names (``pi-2`` before ``pi-10``), and
 kinds are put in order by what they are and then by that name, so that nothing depends on the order in which a fleet
 lists its nodes.
+
+A node whose machine has several back ends is of several kinds, one for each that the tables know: the same nodes in
+another guise (``pool``), of which a plan uses each once. So which back end a stage runs on is chosen with the cut.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,11 +27,15 @@ _DIGITS = re.compile(r"(\d+)")
 
 @dataclass(frozen=True)
 class Group:
-    """Members that are equal, in the order in which they are used; ``crowd`` is an index, None elsewhere."""
+    """Members that are equal, in the order in which they are used, each with the one back end that it has here.
+
+    ``crowd`` is an index, None elsewhere; groups of the same ``pool`` are the same nodes.
+    """
 
     members: tuple[Member, ...]
     head: bool
     crowd: int | None
+    pool: int = 0
 
     @property
     def first(self) -> Member:
@@ -56,7 +63,15 @@ class Room:
     def head(self) -> Member:
         """The node whose cores do the head's work."""
         name = self.facts.options.fleet.head
-        return next(member for member in self.facts.members if member.name == name)
+        return self.prices.guises(next(member for member in self.facts.members if member.name == name))[0]
+
+    @cached_property
+    def pools(self) -> tuple[tuple[int, ...], ...]:
+        """The groups that are the same nodes, as numbers."""
+        found: dict[int, list[int]] = {}
+        for number, group in enumerate(self.groups):
+            found.setdefault(group.pool, []).append(number)
+        return tuple(map(tuple, found.values()))
 
 
 def groups(facts: Facts, prices: Prices) -> tuple[Group, ...]:
@@ -69,7 +84,12 @@ def groups(facts: Facts, prices: Prices) -> tuple[Group, ...]:
     for key, same in alike.items():
         for twins in _twins(sorted(same, key=_by_name), prices):
             found.append(Group(tuple(twins), head=key[0], crowd=key[1]))
-    return tuple(sorted(found, key=lambda group: (not group.head, group.first.target.name, _by_name(group.first))))
+    found.sort(key=lambda group: (not group.head, group.first.target.name, _by_name(group.first)))
+    return tuple(
+        replace(group, members=guise, pool=pool)
+        for pool, group in enumerate(found)
+        for guise in zip(*map(prices.guises, group.members), strict=True)
+    )
 
 
 def _key(facts: Facts, member: Member, crowd: int | None) -> tuple[Any, ...]:

@@ -2,22 +2,24 @@
 
 * weights, as they lie in memory once the back end has packed them: as measured (``UnitCost.resident_bytes``), else
   ``PACKED`` times their bytes;
-* key/value space at the planned context, for all sequences of the pipeline. A page of it is taken when it is first
-  written, so a process that has not yet seen long sequences is smaller; what a full one takes is what has to fit;
+* key/value space at the planned context, for all sequences of the pipeline, in the type it has there. A page of it is
+  taken when it is first written, so a process that has not yet seen long sequences is smaller; what a full one takes is
+  what has to fit;
 * activations: of a decoder, those of the largest step, a chunk of a prompt, and the logits of a step's rows with what
   sampling makes of them; of any other graph, the most that is alive at a time. A back end takes its memory in pieces
   that double, and gives none back: ``ARENA`` times as much;
 * the process itself with its back end: as measured (``Overhead.runtime_bytes``), else ``RUNTIME_BYTES``; and what
   serving adds to it (``SERVING_BYTES``).
 
-The partition adds up what items need; what is alive at a time is no sum, so every stage is given what the largest step
-of the whole model needs.
+All of this differs from back end to back end. The partition adds up what items need; what is alive at a time is no
+sum, so every stage is given what the largest step of the whole model needs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -27,6 +29,7 @@ from ruvcompile.passes.scope import reads
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.nodes import Member, Scene
+from ruvrun.costs import UnitCost
 from ruvrun.manifest import PACKED
 
 CHUNK = 256
@@ -34,6 +37,12 @@ CHUNK = 256
 
 ARENA = 2
 """Memory that is taken for what is alive. Measured with a detector at four sizes from 224 to 960 pixels: 2.0 to 2.4."""
+
+BLOCK = 32
+"""Positions that OpenVINO's key/value space comes in."""
+
+SCALE_BYTES = 8
+"""What keys or values of eight bits have with them: a scale and a zero for each token of each head."""
 
 LOGITS = 10
 """Bytes at a time for each byte of logits, those of sampling included."""
@@ -56,15 +65,19 @@ def installed(member: Member) -> int:
 
 
 class Sizes:
-    """What units need on the machines of a fleet."""
+    """What units need on one kind of machine with one back end.
 
-    def __init__(self, room: Room) -> None:
-        self._facts = room.facts
+    Attributes:
+        shared: weights that several units read.
+    """
+
+    def __init__(self, room: Room, member: Member) -> None:
+        self._facts, self._target = room.facts, member.target
         readers: dict[str, list[int]] = defaultdict(list)
         for number, unit in enumerate(room.facts.units):
             for name in unit.weights:
                 readers[name].append(number)
-        packed = _packed(room)
+        packed = [_packed(row) for row in room.prices.rows(member, member.beside)]
         self._own = [0.0] * len(room.facts.units)
         together: dict[tuple[int, ...], float] = defaultdict(float)
         for name, numbers in readers.items():
@@ -74,14 +87,12 @@ class Sizes:
             else:
                 together[tuple(sorted(set(numbers)))] += size
         self.shared = tuple(Shared(numbers, int(size)) for numbers, size in sorted(together.items()) if size)
-        """Weights that several units read."""
 
     def items(self, streams: int, rows: int) -> tuple[int, ...]:
         """Bytes of each unit: its own weights, its key/value space, and its logits."""
-        facts, tokens = self._facts, self._facts.context * streams
         return tuple(
-            int(own) + state * tokens + logits_bytes(facts, (number,), rows)
-            for number, (own, state) in enumerate(zip(self._own, facts.state_bytes, strict=True))
+            int(own) + self.state((number,), streams) + logits_bytes(self._facts, (number,), rows)
+            for number, own in enumerate(self._own)
         )
 
     def weights(self, items: Collection[int]) -> int:
@@ -91,15 +102,27 @@ class Sizes:
             each.size for each in self.shared if not held.isdisjoint(each.readers)
         )
 
+    def state(self, items: Collection[int], streams: int) -> int:
+        """Bytes of the key/value space of some units for so many sequences."""
+        tokens = self._facts.context * streams
+        if self._target.backend == "openvino":  # in blocks, and one more
+            tokens = BLOCK * (-(-self._facts.context // BLOCK) * streams + 1)
+        return int(sum(self._facts.state_bytes[item] for item in items) * tokens * self._narrower)
 
-def _packed(room: Room) -> list[float]:
-    """Of each unit, bytes of its weights in memory over those in its files, on the machine where that is most."""
-    found = [0.0] * len(room.facts.units)
-    for group in room.groups:
-        for number, row in enumerate(room.prices.rows(group.first, group.first.beside)):
-            known = row.resident_bytes / row.weight_bytes if row.resident_bytes and row.weight_bytes else PACKED
-            found[number] = max(found[number], known)
-    return found
+    @cached_property
+    def _narrower(self) -> float:
+        """Bytes of keys and values in the machine's type for each byte that they have in the program's."""
+        decoder, kind = self._facts.program.decoder, self._target.kv_type
+        if decoder is None or kind == "f32":
+            return 1.0
+        if kind == "f16":
+            return 0.5
+        return (1 + SCALE_BYTES / decoder.head_size) / 4
+
+
+def _packed(row: UnitCost) -> float:
+    """Bytes of a unit's weights in memory over those in its files."""
+    return row.resident_bytes / row.weight_bytes if row.resident_bytes and row.weight_bytes else PACKED
 
 
 def activation_bytes(facts: Facts, items: Collection[int] | None = None) -> int:

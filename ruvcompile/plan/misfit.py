@@ -53,17 +53,17 @@ def nothing_fits(desk: Desk, cuts: Cuts | None) -> FitError:
 def _short(desk: Desk, solution: Solution, ways: list[str]) -> FitError:
     """Say which stage is the furthest from fitting its node, and what it needs."""
     facts, share = desk.facts, -(-solution.streams // solution.shape.replicas)
-    sizes = desk.sizes.items(share, 1)
     over = []
     for stages, members in zip(solution.pipelines, solution.members, strict=True):
         for place, (stage, member) in enumerate(zip(stages, members, strict=True)):
             group = desk.room.groups[stage.kind]
             own = desk.room.prices.runtime_bytes(member) + desk.activations
             held = set(stage.items)
-            state = sum(facts.state_bytes[item] for item in held) * facts.context * share
-            weights = desk.sizes.weights(held)
-            need = own + sum(sizes[item] for item in held)
-            need += sum(each.size for each in desk.sizes.shared if not held.isdisjoint(each.readers))
+            sizes = desk.sizes(group)
+            state, weights = sizes.state(held, share), sizes.weights(held)
+            items = sizes.items(share, 1)
+            need = own + sum(items[item] for item in held)
+            need += sum(each.size for each in sizes.shared if not held.isdisjoint(each.readers))
             room = usable(facts, group.first, solution.scene)
             over.append((need - room, -place, need, weights, state, own, room, member, place))
     _, _, need, weights, state, own, room, member, place = max(over, key=lambda each: each[:2])

@@ -3,13 +3,16 @@
 A table may know a member's kind of machine in another company than is asked for (``beside``); then the row of the
 nearest company counts, of two as near the larger one, which promises less. A row of an old table has no curve: it does
 not tell what more rows cost, so nothing is expected of them, and ``k`` rows take ``k`` times as long.
+
+Of a machine with several back ends it knows some or all, and of one of them perhaps not every unit: what that cannot
+run has no row.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -17,6 +20,7 @@ from ruvcompile.fleet import LOOPBACK, NETWORK
 from ruvcompile.partition.task import Hop
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.nodes import Member
+from ruvcompile.targets import BACKENDS
 from ruvrun.costs import Overhead, UnitCost
 from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES
 
@@ -37,6 +41,25 @@ class Prices:
         return found
 
     @cached_property
+    def _known(self) -> frozenset[tuple[str, str, int]]:
+        keys = frozenset(self.facts.keys)
+        return frozenset((target, backend, threads) for key, target, backend, threads in self._units if key in keys)
+
+    def guises(self, member: Member) -> tuple[Member, ...]:
+        """The member with each of its machine's back ends that the tables know anything of, one at a time."""
+        target = member.target
+        if len(target.backends) == 1:
+            return (member,)
+        known = [backend for backend in target.backends if (target.name, backend, member.threads) in self._known]
+        assert known, "measure fills the table before a plan is made"
+        return tuple(replace(member, target=target.on(backend)) for backend in known)
+
+    def missing(self, member: Member) -> frozenset[int]:
+        """Units that its back end cannot run: another one of its machine has rows of them, and this one has not."""
+        kind = (member.target.name, member.target.backend, member.threads)
+        return frozenset(number for number, key in enumerate(self.facts.keys) if not self._units.get((key, *kind)))
+
+    @cached_property
     def _links(self) -> dict[tuple[str, str], Hop]:
         rows = self.facts.costs.link
         return {(row.sender, row.receiver): Hop(row.latency_ms, 1e3 / row.bytes_per_s) for row in rows}
@@ -48,10 +71,15 @@ class Prices:
         return frozenset(name for pair in pairs for name in pair)
 
     def rows(self, member: Member, beside: int) -> list[UnitCost]:
-        """The cost of every unit on a member; ``measure`` has filled the table."""
-        found = []
+        """The cost of every unit on a member; ``measure`` has filled the table.
+
+        Of a unit that its back end cannot run (``missing``), and is kept off it, the cost is that on another one.
+        """
+        found, target = [], member.target
         for key in self.facts.keys:
-            rows = self._units.get((key, member.target.name, member.target.backend, member.threads), [])
+            own = self._units.get((key, target.name, target.backend, member.threads))
+            others = (self._units.get((key, target.name, other, member.threads)) for other in BACKENDS)
+            rows = own or next(filter(None, others), None)
             assert rows, "measure fills the table before a plan is made"
             found.append(_nearest(rows, beside))
         return found

@@ -10,6 +10,7 @@ What is best is said by ``Solution.value``: tokens per second of the asked seque
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -107,19 +108,21 @@ class Solver:
                 if each is None:
                     break
                 found.append(each)
-                used = each.nodes(len(left.kinds))
-                kinds = zip(left.kinds, used, strict=True)
-                left = replace(left, kinds=tuple(replace(kind, count=kind.count - taken) for kind, taken in kinds))
+                left = _without(left, each.nodes(len(left.kinds)))
         return [each for each in found if self._allowed([each.nodes(len(task.kinds))], scene)]
 
     def _allowed(self, used: Sequence[Sequence[int]], scene: Scene) -> bool:
-        """Whether no crowd is used more than the scene says."""
-        total = [0] * len(scene.used)
+        """Whether no crowd is used more than the scene says, and no node twice."""
+        groups = self._desk.room.groups
+        total, taken = [0] * len(scene.used), [0] * len(self._desk.room.pools)
         for each in used:
-            for group, count in zip(self._desk.room.groups, each, strict=True):
+            for group, count in zip(groups, each, strict=True):
+                taken[group.pool] += count
                 if group.crowd is not None:
                     total[group.crowd] += count
-        return all(have <= most for have, most in zip(total, scene.used, strict=True))
+        there = [len(groups[pool[0]].members) for pool in self._desk.room.pools]
+        limits = [*zip(total, scene.used, strict=True), *zip(taken, there, strict=True)]
+        return all(have <= most for have, most in limits)
 
     def _templates(
         self, shape: Shape, scene: Scene, load: Load, task: Task, sorts: Sequence[Partition]
@@ -157,10 +160,11 @@ class Solver:
         if not needs:
             return None
         worth = [self._rate(each, load, scene) for each in placed]
-        counts = [len(group.members) for group in self._desk.room.groups]
-        for group, most in enumerate(kind.count for kind in task.kinds):
-            counts[group] = min(counts[group], most)
-        found = pick(needs, worth, counts, shape.replicas)
+        pools = self._desk.room.pools
+        counts = [task.kinds[pool[0]].count for pool in pools]
+        found = pick(
+            [[sum(need[kind] for kind in pool) for pool in pools] for need in needs], worth, counts, shape.replicas
+        )
         if found is None:
             return None
         used = [tuple(count * one for one in need) for need, count in zip(needs, found, strict=True)]
@@ -254,6 +258,13 @@ class Solver:
         return stages
 
 
+def _without(task: Task, used: Sequence[int]) -> Task:
+    """The same task with so many nodes of each kind fewer."""
+    kinds = tuple(replace(kind, count=kind.count - taken) for kind, taken in zip(task.kinds, used, strict=True))
+    pools = tuple((pool, count - sum(used[kind] for kind in pool)) for pool, count in task.pools)
+    return replace(task, kinds=kinds, pools=pools)
+
+
 def _unlike(task: Task) -> bool:
     """Whether it matters for a single pass which nodes are taken, or in which order."""
     used = [kind for kind in task.kinds if kind.count]
@@ -262,8 +273,10 @@ def _unlike(task: Task) -> bool:
 
 def _members(desk: Desk, pipelines: Sequence[Sequence[Stage]]) -> tuple[tuple[Member, ...], ...]:
     """Nodes by name: of each kind the first ones that are left."""
-    left = [iter(group.members) for group in desk.room.groups]
-    return tuple(tuple(next(left[stage.kind]) for stage in stages) for stages in pipelines)
+    groups, left = desk.room.groups, [itertools.count() for _ in desk.room.pools]
+    return tuple(
+        tuple((group := groups[stage.kind]).members[next(left[group.pool])] for stage in stages) for stages in pipelines
+    )
 
 
 def _items(stages: Sequence[Stage]) -> Cuts:

@@ -54,11 +54,13 @@ class Desk:
         self.times: dict[object, list[float]] = {}
         self._least: dict[int, tuple[float, float, float]] = {}
         self._tasks: dict[tuple[Load, Scene, str], Task] = {}
+        self._sizes: dict[Member, Sizes] = {}
 
-    @cached_property
-    def sizes(self) -> Sizes:
-        """What units need of memory."""
-        return Sizes(self.room)
+    def sizes(self, group: Group) -> Sizes:
+        """What units need of memory on nodes of a group."""
+        if group.first not in self._sizes:
+            self._sizes[group.first] = Sizes(self.room, group.first)
+        return self._sizes[group.first]
 
     @cached_property
     def activations(self) -> int:
@@ -97,7 +99,7 @@ class Desk:
                 prices.hop(_sender(one, two), two.first).ms
                 for one in self.room.groups
                 for two in self.room.groups
-                if one is not two or len(one.members) > 1
+                if one.pool != two.pool or len(one.members) > 1
             ]
             self._least[rows] = (sum(map(min, zip(*times, strict=True))), min(hops, default=0.0), min(heads))
         return self._least[rows]
@@ -106,9 +108,13 @@ class Desk:
         """Whether no choice of nodes can hold a pipeline of the shape, by the sums of bytes alone."""
         if self.limitless:
             return False
-        needed = sum(self.sizes.items(streams, 1)) + sum(each.size for each in self.sizes.shared)
-        scene = self.widest(1)
-        rooms = [(self.memory(group, scene), len(group.members)) for group in self.room.groups]
+        all_sizes = [self.sizes(group) for group in self.room.groups]
+        needed = min(sum(each.items(streams, 1)) + sum(once.size for once in each.shared) for each in all_sizes)
+        scene, groups = self.widest(1), self.room.groups
+        rooms = [
+            (max(self.memory(groups[number], scene) for number in pool), len(groups[pool[0]].members))
+            for pool in self.room.pools
+        ]
         left, have = shape.stages, 0
         for memory, count in sorted(rooms, reverse=True):
             have += memory * min(left, count)
@@ -172,15 +178,24 @@ def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
     came, went = _ends_bytes(desk, load.rows)
     enter = tuple(_way(prices.hop(head, group.first), came) for group in groups)
     leave = tuple(_way(prices.hop(group.first, head), went) for group in groups)
+    own = [desk.sizes(group).items(load.streams, load.rows) for group in groups]
+    once = [desk.sizes(group).shared for group in groups]
+    least = tuple(replace(each[0], size=min(weight.size for weight in each)) for each in zip(*once, strict=True))
+    if len({*zip(own, once, strict=True)}) > 1:
+        kinds = tuple(
+            replace(kind, item_bytes=items, shared_bytes=tuple(weight.size for weight in shared))
+            for kind, items, shared in zip(kinds, own, once, strict=True)
+        )
     return Task(
         kinds,
-        desk.sizes.items(load.streams, load.rows),
+        tuple(map(min, zip(*own, strict=True))),
         tuple(replace(value, size=value.size * load.rows) for _, value in desk.values),
-        desk.sizes.shared,
+        least,
         hops=hops,
         enter_ms=enter,
         leave_ms=leave,
         objective=objective,
+        pools=tuple((frozenset(pool), kinds[pool[0]].count) for pool in desk.room.pools if len(pool) > 1),
     )
 
 
@@ -206,13 +221,13 @@ def _kind(desk: Desk, group: Group, load: Load, scene: Scene, objective: str) ->
         UNLIMITED if desk.limitless else desk.memory(group, scene),
         own,
         overhead.byte_ms * stretch,
-        facts.barred.get(member.name, frozenset()),
+        facts.barred.get(member.name, frozenset()) | desk.room.prices.missing(member),
     )
 
 
 def _sender(one: Group, two: Group) -> Member:
     """Another node than the receiver, where the kind has one: no stage sends to itself."""
-    return one.members[-1] if one is two else one.first
+    return one.members[-1] if one.pool == two.pool else one.first
 
 
 def _ends_bytes(desk: Desk, rows: int) -> tuple[int, int]:
@@ -273,6 +288,9 @@ def joined(task: Task, stages: Sequence[Sequence[int]]) -> Task:
             kind,
             item_ms=tuple(sum(kind.item_ms[item] for item in items) for items in stages),
             barred=frozenset(where[item] for item in kind.barred),
+            item_bytes=tuple(sum(kind.item_bytes[item] for item in items) for items in stages)
+            if kind.item_bytes
+            else (),
         )
         for kind in task.kinds
     )

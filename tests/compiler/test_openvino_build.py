@@ -54,8 +54,8 @@ def test_a_build_is_the_uncut_model(built) -> None:
 
 
 def test_a_key_value_type_the_target_has_not_is_refused(built, tmp_path) -> None:
-    with pytest.raises(UsageError, match="target host has no --kv-type u8"):
-        steps.plan(options(built / "tiny.gguf", tmp_path, kv_type="u8"), Silent())
+    with pytest.raises(UsageError, match="target pi5 has no --kv-type u8"):
+        steps.plan(options(built / "tiny.gguf", tmp_path, target="pi5", kv_type="u8"), Silent())
 
 
 def test_there_is_no_probe_yet(built, tmp_path) -> None:

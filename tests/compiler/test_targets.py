@@ -105,7 +105,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     ("before", "after", "says"),
     [
         ('title = "Raspberry Pi 5"', "", "title is missing"),
-        ("backend =", "bakend =", "did you mean 'backend'?"),
+        ("backend =", "bakend =", "did you mean 'backends'?"),
         ('quants = ["none", "int8", "int4"]', "quants = []", "quants is empty"),
         ('"2GiB"', '"2 gigs"', "'2 gigs' is not a number with a unit"),
         ("golden_bound = 5e-2", 'golden_bound = "small"', "golden_bound = 'small'"),
