@@ -58,6 +58,7 @@ from ruvrun.costs import CostTable, costs_json, table_at, write_costs
 from ruvrun.machine import allowed, cores, peak_bytes
 from ruvrun.manifest import MANIFEST
 from ruvrun.profile.draw import is_probe
+from ruvrun.scratch import scratch_folder
 
 
 def build(options: Options, progress: Progress) -> dict[str, Any]:
@@ -104,11 +105,11 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
 
 def plan(options: Options, progress: Progress) -> dict[str, Any]:
     """What ``build`` would do; writes nothing that stays."""
-    with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory:
-        store = WeightStore(Path(directory) / "store")
+    with scratch_folder("ruvcompile") as directory:
+        store = WeightStore(directory / "store")
         front = read_model(options, progress)
         candidates, rules = _candidates(front, options)
-        facts = _facts(front, candidates, rules, options, store, Path(directory) / "scratch", progress)
+        facts = _facts(front, candidates, rules, options, store, directory / "scratch", progress)
         settled = settle(facts, front.samples, None, progress)
     made = settled.plan
     hint = _hint(made, settled.costs, options, progress)
@@ -147,18 +148,18 @@ def profile(options: Options, progress: Progress) -> dict[str, Any]:
         what = f"{others[0].name} is another machine, a {others[0].target}: only what runs here is measured"
         hint = f"say how many work here, as in --target host --nodes {len(options.fleet.nodes)}; or make a probe for it"
         raise UsageError("profile-elsewhere", what, hint=f"{hint}: ruvcompile probe MODEL --target {others[0].target}")
-    with tempfile.TemporaryDirectory(prefix="ruvcompile-") as directory:
+    with scratch_folder("ruvcompile") as directory:
         front = read_model(options, progress)
         candidates, rules = _candidates(front, options)
-        store = WeightStore(Path(directory) / "store")
-        costs = _facts(front, candidates, rules, options, store, Path(directory) / "scratch", progress).costs
+        store = WeightStore(directory / "store")
+        costs = _facts(front, candidates, rules, options, store, directory / "scratch", progress).costs
     write_costs(options.output, [before, costs])
     return {"costs": str(options.output), "seconds": round(time.monotonic() - start, 2), **costs_json(costs)}
 
 
-def verify(manifest_path: Path, model: Path | None, progress: Progress) -> dict[str, Any]:
-    """Staged against uncut, and the quantised program against its source; the JSON object of ``verify``."""
-    return compare(manifest_path, model, lambda path: run_passes(load(path)), cores(), progress)
+def verify(manifest_path: Path, model: Path | None, progress: Progress, tokens: int | None = None) -> dict[str, Any]:
+    """A build against the uncut model, what its weights mean, and its source; the JSON object of ``verify``."""
+    return compare(manifest_path, model, lambda path: run_passes(load(path)), cores(), progress, tokens)
 
 
 def report(manifest_path: Path, run: Path | None) -> Path:

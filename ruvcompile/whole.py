@@ -8,7 +8,6 @@ temporary folder and mapped from there; the folder is gone when the session is o
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from ruvcompile.passes.infer import Type, infer
 from ruvcompile.passes.inline import has_external, inline
 from ruvrun.elements import Array, Value
 from ruvrun.executors.graph import call, elements_of, to_ort
+from ruvrun.scratch import scratch_folder
 
 INLINE = 64 << 20
 """Bytes of weights up to which a model is handed over in memory, where it stands several times while it loads."""
@@ -215,8 +215,8 @@ def _runnable(model: ir.Model, options: ort.SessionOptions) -> Iterator[bytes | 
         options.add_session_config_entry(_EXTERNAL_FOLDER, folder)
         yield bytes(ir.to_proto(copy).SerializeToString())
     else:
-        with tempfile.TemporaryDirectory(prefix="ruvcompile-") as place:
-            path = Path(place) / "model.onnx"
+        with scratch_folder("ruvcompile") as place:
+            path = place / "model.onnx"
             ir.save(copy, path, external_data="weights.bin")
             yield str(path)
 

@@ -3,8 +3,8 @@
 Everything is written into a hidden folder beside the output, ``.NAME.partial-PID``. When it is complete it changes
 places with what was there, in one system call, so that at every moment a whole build lies under the name: the old
 one or the new one. Where the file system cannot do that, the old build is renamed away first, and the next build
-puts it back if this one died in between. What a killed build left behind is removed by the next one. A folder that
-is not a build of ours is never replaced.
+puts it back if this one died in between. What a killed build left behind, there and among the temporary files, is
+removed by the next one. A folder that is not a build of ours is never replaced.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import errno
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 from ruvcompile.errors import InputError, MachineError
 from ruvrun.bundle import BUNDLES
 from ruvrun.manifest import MANIFEST
+from ruvrun.scratch import sweep
 
 # What an OSError says when the machine refuses, and the fault is not ours.
 REFUSALS = (
@@ -34,6 +36,8 @@ REFUSALS = (
     errno.ELOOP,
     errno.ENAMETOOLONG,
 )
+SCRATCH = ("ruvcompile", "ruvrun")
+"""Names of folders among the temporary files: of our own, and of those who measure for us."""
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -66,6 +70,7 @@ def workspace(
     work = place.parent / f".{place.name}.partial-{os.getpid()}"
     try:
         _sweep(place)
+        sweep(Path(tempfile.gettempdir()), *SCRATCH)
         if os.path.lexists(place) and not (place.is_dir() and (ours(place) or not any(place.iterdir()))):
             raise InputError(
                 "output-not-ours", f"{output} exists and is not a {what}", hint="choose another -o, or remove it"

@@ -25,6 +25,7 @@ from ruvcompile.report.run import Run, require_same
 from ruvcompile.report.view import view_of
 from ruvrun.costs import COSTS, CostTable, load_costs
 from ruvrun.manifest import Manifest, load_manifest
+from ruvrun.scratch import write_whole
 
 _T = TypeVar("_T")
 
@@ -49,6 +50,7 @@ def rewrite(manifest_path: Path, run: Path | None) -> Path:
 
     Raises:
         InputError: a file is missing or not what it should be, or the run is of another build.
+        MachineError: it cannot be written.
     """
     manifest = load_manifest(manifest_path)
     directory = manifest_path.parent
@@ -64,7 +66,7 @@ def rewrite(manifest_path: Path, run: Path | None) -> Path:
 
 def _write(directory: Path, manifest: Manifest, figures: Figures, costs: CostTable, run: Run | None) -> Path:
     text = page_of(manifest, costs, view_of(figures, costs, manifest, run))
-    (directory / REPORT).write_text(text, "utf-8")
+    write_whole(directory / REPORT, text.encode())
     return directory / REPORT
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from ruvcompile import cli
 from ruvcompile import compile as steps
-from ruvcompile.errors import InputError
+from ruvcompile.errors import InputError, MachineError
 from ruvrun.manifest import load_manifest
 from tests.compiler.builds import build
 from tests.models import write_tiny_gguf
@@ -167,6 +169,20 @@ def test_missing_files(built, tmp_path) -> None:
         with pytest.raises(InputError) as error:
             steps.report(manifest, run)
         assert error.value.ref == "file-missing"
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(built, monkeypatch) -> None:
+    before = read(built[0])
+
+    def full(path: Path, _data: bytes) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(MachineError, match=r"cannot write .*report\.html: No space left"):
+        steps.report(built[0] / "manifest.toml", None)
+    assert read(built[0]) == before
+    assert not list(built[0].glob(".*"))
 
 
 def test_the_command_says_where_it_is(built, run_file, capsys) -> None:

@@ -68,6 +68,16 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob(".*"))
 
 
+def test_a_build_removes_what_killed_ones_left_among_the_temporary_files(tmp_path, monkeypatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    for name in (f"ruvrun-{DEAD}-a", f"ruvcompile-{DEAD}-b", f"ruvrun-{os.getpid()}-c", "ruvrun-d"):
+        (tmp_path / "tmp" / name).mkdir()
+    with workspace.workspace(tmp_path / "dist"):
+        pass
+    assert {path.name for path in (tmp_path / "tmp").iterdir()} == {f"ruvrun-{os.getpid()}-c", "ruvrun-d"}
+
+
 def test_a_killed_build_harms_nothing(builder, built, tmp_path) -> None:
     """Killed at changes spread over a whole build, and at each of the last, where the new takes the old's place."""
     output = Path(shutil.copytree(built, tmp_path / "dist"))

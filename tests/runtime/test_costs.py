@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -397,6 +398,23 @@ def test_what_is_there_stays_and_what_is_new_counts(tmp_path: Path) -> None:
     write_costs(output, [table_at(output), CostTable(provenance=[THERE], unit=[row("a", 3.0)])])
     assert [each.ms for each in load_costs(output).unit] == [3.0, 2.0]
     assert [path.name for path in tmp_path.iterdir()] == ["costs.toml"]
+
+
+def test_a_full_disk_leaves_what_was_there_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "costs.toml"
+    write_costs(output, [CostTable(provenance=[HERE], unit=[row("a", 1.0)])])
+    before = output.read_bytes()
+
+    def full(path: Path, _data: bytes) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(MachineError, match=r"cannot write .*costs\.toml: No space left") as caught:
+        write_costs(output, [CostTable(provenance=[THERE], unit=[row("a", 3.0)])])
+    assert caught.value.ref == "output-unwritable"
+    assert output.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [output]
 
 
 def test_where_no_table_can_be_written(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from ruvrun.costs.rows import CostTable, LinkCost, Overhead, Point, Provenance, Rate, StageCost, UnitCost
 from ruvrun.errors import InputError, MachineError
 from ruvrun.manifest import dump_toml, read_toml
+from ruvrun.scratch import partial_of, write_whole
 
 Row = UnitCost | Overhead | StageCost | LinkCost | Rate
 
@@ -109,7 +110,7 @@ def table_at(output: Path) -> CostTable:
 
 def _check_writable(output: Path) -> None:
     """Only who tries it knows: root may write anywhere, and not into /proc or what is mounted read-only."""
-    probe = _partial(output)
+    probe = partial_of(output)
     try:
         probe.touch()
         probe.unlink()
@@ -118,18 +119,13 @@ def _check_writable(output: Path) -> None:
         raise MachineError("output-unwritable", what, hint="choose another -o") from None
 
 
-def _partial(output: Path) -> Path:
-    return output.with_name(f".{output.name}.partial-{os.getpid()}")
-
-
 def write_costs(output: Path, tables: Iterable[CostTable]) -> None:
-    """Write several tables as one; it appears whole, in the place of what was there."""
-    partial = _partial(output)
-    try:
-        partial.write_bytes(dump_costs(merge(tables)))
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
+    """Write several tables as one; it appears whole, in the place of what was there.
+
+    Raises:
+        MachineError: it cannot be written: the disk is full, say.
+    """
+    write_whole(output, dump_costs(merge(tables)))
 
 
 def merge(tables: Iterable[CostTable]) -> CostTable:

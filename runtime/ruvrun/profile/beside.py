@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,6 +23,7 @@ from ruvrun.profile.conditions import Conditions
 from ruvrun.profile.graph import graph_inputs
 from ruvrun.profile.places import ground
 from ruvrun.profile.sheet import load_sheet
+from ruvrun.scratch import scratch_folder
 from ruvrun.supervise.kept import kept
 
 PATIENCE = 120.0
@@ -56,8 +56,8 @@ def company(directory: Path, conditions: Conditions) -> Iterator[None]:
     if not groups:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
-        files = [Path(folder) / f"{number}" for number in range(len(groups))]
+    with scratch_folder("ruvrun") as folder:
+        files = [folder / f"{number}" for number in range(len(groups))]
         started = [
             child(directory, ["--role", "beside"], conditions.threads, cpus, file)
             for cpus, file in zip(groups, files, strict=True)

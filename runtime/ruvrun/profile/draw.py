@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +32,7 @@ from ruvrun.bundle import File, load_spec
 from ruvrun.elements import Array
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.manifest import FORMAT, read_toml
+from ruvrun.scratch import scratch_folder
 
 PROBE = "probe.toml"
 KEPT = ".kept"
@@ -98,8 +98,8 @@ def load_probe(directory: Path) -> Probe:
 
 
 @contextmanager
-def drawn(directory: Path, scratch: Path | None = None) -> Iterator[Path]:
-    """The probe in ``directory`` as a bundle with all its weights, below ``scratch`` while the block lasts.
+def drawn(directory: Path, place: Path | None = None) -> Iterator[Path]:
+    """The probe in ``directory`` as a bundle with all its weights, below ``place`` while the block lasts.
 
     Without one it is beside the probe, where that can be written: temporary files are in memory on some machines, and
     these are as large as some layers of the model.
@@ -110,12 +110,10 @@ def drawn(directory: Path, scratch: Path | None = None) -> Iterator[Path]:
     probe, spec = load_probe(directory), load_spec(directory)
     parts = {file.path: file for file in probe.file}
     beside = directory.resolve().parent
-    scratch = scratch or (beside if os.access(beside, os.W_OK) else Path(tempfile.gettempdir()))
-    _sweep(scratch)
-    with tempfile.TemporaryDirectory(prefix=f".probe-{os.getpid()}-", dir=scratch) as folder:
+    with scratch_folder(".probe", place or (beside if os.access(beside, os.W_OK) else None)) as folder:
         for file in spec.files:
-            target = Path(folder) / file.path
-            if not target.resolve().is_relative_to(Path(folder).resolve()):
+            target = folder / file.path
+            if not target.resolve().is_relative_to(folder.resolve()):
                 raise IntegrityError("probe-wrong", f"{file.path!r} is outside {directory}", hint="make it again")
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as stream:
@@ -124,16 +122,8 @@ def drawn(directory: Path, scratch: Path | None = None) -> Iterator[Path]:
                 else:
                     found = _copy(directory / file.path, stream)
             _check(directory, file, found)
-        shutil.copyfile(directory / "bundle.toml", Path(folder) / "bundle.toml")
-        yield Path(folder)
-
-
-def _sweep(scratch: Path) -> None:
-    """Remove what processes left behind that were killed while they measured a probe."""
-    for path in scratch.glob(".probe-*-*"):
-        process = path.name.split("-")[1]
-        if process.isdecimal() and not Path(f"/proc/{process}").exists():
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.copyfile(directory / "bundle.toml", folder / "bundle.toml")
+        yield folder
 
 
 def numbers(seed: int, salt: str, tensor: Drawn) -> Iterator[bytes]:

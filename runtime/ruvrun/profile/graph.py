@@ -18,7 +18,6 @@ import bisect
 import json
 import math
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ from ruvrun.npz import read_npz
 from ruvrun.profile.attribution import Attribution, Event
 from ruvrun.profile.conditions import Conditions, Tell, silent
 from ruvrun.profile.sheet import Sheet
+from ruvrun.scratch import scratch_folder
 
 LEAST_RUNS = 5
 MOST_RUNS = 400
@@ -83,8 +83,8 @@ def measure_graph(
     from ruvrun.executors.sessions import open_session
 
     inputs = graph_inputs(directory, spec)
-    with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
-        profile = Path(folder) / "profile"
+    with scratch_folder("ruvrun") as folder:
+        profile = folder / "profile"
         session = open_session(directory / spec.model, threads=conditions.threads, spinning=False, profile=profile)
         if sum(file.bytes for file in spec.files) >= WORTH_HUGE_PAGES:  # as when it serves
             use_huge_pages()

@@ -19,7 +19,6 @@ as bytes (``onnx_bytes``).
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from ruvrun.costs import Rate
 from ruvrun.errors import InputError
 from ruvrun.profile.conditions import Tell, silent
 from ruvrun.profile.onnx_bytes import FLOAT, MS_DOMAIN, UINT8, Node, Weight, model_bytes
+from ruvrun.scratch import scratch_folder
 
 MEMORY, OVERHEAD, FLOATS = "memory_bandwidth", "node_overhead", "f32_matmat"
 BLOCK = 32
@@ -78,8 +78,8 @@ def measure_rates(target: str, backend: str, threads: int, *, size: Size = USUAL
         )
     found: list[Rate] = []
     total = 7
-    with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
-        for name, unit, value, spread in _figures(Path(folder), threads, size):
+    with scratch_folder("ruvrun") as folder:
+        for name, unit, value, spread in _figures(folder, threads, size):
             found.append(
                 Rate(
                     name=name,

@@ -6,7 +6,6 @@ run (``PERF_COUNT``), which are read after it. Both name kernels after nodes of 
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from ruvrun.bundle import StageSpec
 from ruvrun.executors import DecoderExecutor
 from ruvrun.profile.places import Ground
 from ruvrun.profile.trace import Kernel, read_trace
+from ruvrun.scratch import scratch_folder
 
 Run = dict[Kernel, float]
 """Microseconds of each kernel of one run."""
@@ -51,8 +51,8 @@ def recorded(directory: Path, spec: StageSpec, where: Ground, threads: int) -> I
     if spec.backend == "openvino":
         yield _openvino(directory, spec, where, threads)
         return
-    with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
-        yield _onnxruntime(directory, spec, where, threads, Path(folder) / "trace")
+    with scratch_folder("ruvrun") as folder:
+        yield _onnxruntime(directory, spec, where, threads, folder / "trace")
 
 
 def _onnxruntime(directory: Path, spec: StageSpec, where: Ground, threads: int, profile: Path) -> Recording:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from ruvrun.profile.places import ground
 from ruvrun.profile.provenance import provenance
 from ruvrun.profile.rates import RATED, measure_rates
 from ruvrun.profile.sheet import Sheet, load_sheet
+from ruvrun.scratch import scratch_folder
 
 _HERE = "host"
 """The target whose stages are processes of one machine; those of any other talk over a network."""
@@ -166,8 +166,8 @@ def _measure(
         inputs = {name: value for name, value in graph.graph_inputs(directory, spec).items() if value is not None}
     overhead, count = None, None
     if spec.first and spec.last and len(sheet.node) <= MOST_NODES:
-        with tempfile.TemporaryDirectory(prefix="ruvrun-") as folder:
-            alone = stand_alone(directory, spec, Path(folder), context=sheet.context, network=segment.network)
+        with scratch_folder("ruvrun") as folder:
+            alone = stand_alone(directory, spec, folder, context=sheet.context, network=segment.network)
             overhead, count = measure_overhead(alone, conditions, network=segment.network, inputs=inputs, tell=tell)
     if spec.kind == "graph":
         return graph.measure_graph(directory, spec, sheet, conditions, tell), overhead
