@@ -216,8 +216,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _wrong_kinds(raw: Mapping[str, Any], path: Path) -> list[RuvError]:
     problems: list[RuvError] = []
     for key, kinds in _KINDS.items():
-        value = raw.get(key, "")
-        right = type(value) in kinds or key not in raw
+        if key not in raw:
+            continue
+        value = raw[key]
+        right = type(value) in kinds and value not in ("", [])  # else the default would be taken
         if not right or (isinstance(value, list) and not all(isinstance(entry, str) for entry in value)):
             hint = f"it is {' or '.join(_SHOWN[kind] for kind in kinds)}"
             problems.append(

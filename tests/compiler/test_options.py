@@ -163,6 +163,10 @@ def test_a_simulation_is_asked_for_with_its_users(tmp_path: Path, model: str) ->
         "shape = 5",
         "nodes = 2.0",
         "target = ['a']",
+        "cut = ''",
+        "cut = []",
+        "quant = ''",
+        "nodes = []",
     ],
 )
 def test_a_value_of_the_wrong_kind_in_the_file_is_told(tmp_path: Path, model: str, line: str) -> None:
