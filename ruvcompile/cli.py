@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import click
 
 from ruvcompile import __version__, tables
-from ruvcompile.errors import IntegrityError, MachineError, RuvError, UsageError, did_you_mean, raise_all
+from ruvcompile.errors import MachineError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.flags import build_options, common
 from ruvcompile.options import OF_DECODERS, Options, resolve
 from ruvcompile.progress import Terminal
@@ -151,22 +151,25 @@ def profile(output: str | None, **flags: Any) -> None:
 @root.command()
 @click.argument("manifest")
 @click.option("--model", help="The file the build came from. [default: as the manifest names it]")
+@click.option(
+    "--tokens",
+    type=click.IntRange(0),
+    help="Compare with float64 at so many tokens of a text. [default: 2048 where back ends are mixed, else 0]",
+)
 @common
-def verify(manifest: str, model: str | None, **flags: Any) -> None:
-    """Compare the staged model with the uncut one, and with the file it came from.
+def verify(manifest: str, model: str | None, tokens: int | None, **flags: Any) -> None:
+    """Compare the staged model with the uncut one, with what its weights mean, and with the file it came from.
 
     \b
     Example:
         ruvcompile verify dist/manifest.toml
     """
     from ruvcompile import compile as steps
+    from ruvcompile.verify import failure
 
-    result = steps.verify(Path(manifest), Path(model) if model else None, _progress(flags))
+    result = steps.verify(Path(manifest), Path(model) if model else None, _progress(flags), tokens)
     _finish(flags, result, tables.verify_text)
-    if not result["identical"]:
-        problem = IntegrityError(
-            "verify-differs", "the staged model does not compute what the uncut one does", hint="report this as a bug"
-        )
+    if (problem := failure(result)) is not None:
         click.echo(str(problem), err=True)
         raise click.exceptions.Exit(problem.exit_code)
 

@@ -199,6 +199,7 @@ def verify_text(result: Mapping[str, Any]) -> str:
     largest = result.get("max_abs_diff")
     apart = f"; largest difference {largest:.3g}" if largest is not None else ""
     lines = [f"staged against uncut: {same} ({compared}{apart})"]
+    lines += [_equality(each) for each in result.get("equality", [])]
     source = result.get("vs_source")
     if random := result.get("random"):
         lines.append(f"left to chance, so only their types were compared: {', '.join(random)}")
@@ -208,6 +209,20 @@ def verify_text(result: Mapping[str, Any]) -> str:
             f"({source['tokens']:.0f} tokens)"
         )
     return "\n".join(lines)
+
+
+def _equality(found: Mapping[str, Any]) -> str:
+    """A pipeline against what its weights mean, and its back ends beside it."""
+
+    def told(figures: Mapping[str, Any]) -> str:
+        return f"KL {figures['mean_kl']:.3g}, same first choice {100 * figures['top1_agreement']:.2f} %"
+
+    alone = "".join(f"; {backend} alone: {told(figures)}" for backend, figures in found["alone"].items())
+    activations = "float" if found["floats"] else "quantised"
+    return _wrapped(
+        f"{' + '.join(found['backends'])} ({activations} activations) against float64: {told(found)}, largest "
+        f"difference of logits {found['max_logit_diff']:.3g} ({found['tokens']} tokens){alone}"
+    )
 
 
 def targets_text(targets: Sequence[Target]) -> str:

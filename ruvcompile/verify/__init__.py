@@ -1,7 +1,9 @@
-"""Comparisons: a build with its uncut model (``staged``), and the quantised program with its source (``loss``)."""
+"""Comparisons: of a build with its uncut model (``staged``), with what its weights mean (``equality``), and with its
+source (``loss``); ``build`` does what there is to do.
+"""
 
+from ruvcompile.verify.build import compare, failure
 from ruvcompile.verify.loss import sample_tokens, source_loss
-from ruvcompile.verify.staged import compare, same_logits, same_tokens, uncut
 from ruvcompile.verify.tensors import tensors_agree
 
-__all__ = ["compare", "same_logits", "same_tokens", "sample_tokens", "source_loss", "tensors_agree", "uncut"]
+__all__ = ["compare", "failure", "sample_tokens", "source_loss", "tensors_agree"]

@@ -16,11 +16,11 @@ from tokenizers import Tokenizer
 from ruvcompile.parts import Stage, run_parts
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
+from ruvcompile.verify.divergence import Divergence
 from ruvcompile.verify.floats import float_groups, run_floats
 from ruvrun.executors import Array
 
 LOSS_TOKENS = 256
-ROWS_AT_ONCE = 64
 
 
 def source_loss(source: Program, stages: Iterable[Stage], threads: int, progress: Progress) -> dict[str, float]:
@@ -37,8 +37,9 @@ def source_loss(source: Program, stages: Iterable[Stage], threads: int, progress
     with progress.step("loss", total=len(groups)) as bar:
         quantised = run_parts(stages, {"input_ids": ids}, rows=len(ids), threads=threads)["logits"]
         exact = run_floats(source, groups, ids, threads, bar.advance)
-    kl, same = _compare(exact, quantised)
-    return {"kl": round(kl, 6), "top1": round(same, 6), "tokens": float(len(ids))}
+    found = Divergence()
+    found.add(exact, quantised)
+    return {"kl": round(found.kl, 6), "top1": round(found.top1, 6), "tokens": float(len(ids))}
 
 
 def sample_tokens(program: Program) -> Array:
@@ -47,20 +48,3 @@ def sample_tokens(program: Program) -> Array:
     tokenizer = Tokenizer.from_str(program.head_files["tokenizer.json"].decode())
     ids: Array = np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
     return ids
-
-
-def _compare(exact: Array, quantised: Array) -> tuple[float, float]:
-    """Mean KL (nats) of the exact from the quantised distribution, and the share of equal first choices."""
-    divergences = []
-    for start in range(0, len(exact), ROWS_AT_ONCE):
-        p = _log_softmax(exact[start : start + ROWS_AT_ONCE])
-        q = _log_softmax(quantised[start : start + ROWS_AT_ONCE])
-        divergences.append((np.exp(p) * (p - q)).sum(-1))
-    same = float((exact.argmax(-1) == quantised.argmax(-1)).mean())
-    return float(np.concatenate(divergences).mean()), same
-
-
-def _log_softmax(logits: Array) -> Array:
-    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-    result: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return result

@@ -248,7 +248,7 @@ def test_verify_notices_another_model(built, tmp_path) -> None:
 
 def test_verify_notices_other_tokens(copy, model, monkeypatch) -> None:
     """What hashes cannot tell: the stages are whole, and compute something else than the uncut program does."""
-    monkeypatch.setattr("ruvcompile.verify.staged.quantise", lambda source, _: quantise(source, "int8"))
+    monkeypatch.setattr("ruvcompile.verify.build.quantise", lambda source, _, **__: quantise(source, "int8"))
     result = steps.verify(copy / "manifest.toml", model, Silent())
     assert result["identical"] is False
 

@@ -15,8 +15,11 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
-from ruvcompile.verify import same_logits, same_tokens, sample_tokens, source_loss, uncut
-from ruvcompile.verify.loss import LOSS_TOKENS, _compare
+from ruvcompile.verify import sample_tokens, source_loss
+from ruvcompile.verify.divergence import Divergence
+from ruvcompile.verify.loss import LOSS_TOKENS
+from ruvcompile.verify.staged import same_chunks, same_logits, same_tokens
+from ruvcompile.verify.uncut import uncut
 from tests.compiler.builds import build, check_whole
 from tests.decoders import Stage, write_stages
 from tests.models import write_tiny_gguf
@@ -63,10 +66,15 @@ def test_divergence_of_known_distributions() -> None:
     """Odds of three to one against even odds, and the first choice in one row of two."""
     exact = np.log(np.array([[3.0, 1.0], [1.0, 3.0]], np.float32)) + 7
     even = np.array([[0.0, 0.0], [5.0, 5.0]], np.float32)
-    kl, same = _compare(exact, even)
-    assert kl == pytest.approx(0.75 * np.log(1.5) + 0.25 * np.log(0.5))
-    assert same == 0.5
-    assert _compare(exact, exact) == (0.0, 1.0)
+    found, none = Divergence(), Divergence()
+    found.add(exact, even)
+    assert found.kl == pytest.approx(0.75 * np.log(1.5) + 0.25 * np.log(0.5))
+    assert (found.top1, found.tokens) == (0.5, 2)
+    assert found.largest == pytest.approx(np.log(3) + 7)
+    none.add(exact, exact)
+    assert (none.kl, none.top1, none.largest) == (0.0, 1.0, 0.0)
+    none.add(exact, exact * np.nan)
+    assert np.isnan([none.kl, none.largest]).all()
 
 
 def test_the_sample_text_is_in_the_models_own_tokens(source) -> None:
@@ -80,13 +88,13 @@ def test_the_sample_text_is_in_the_models_own_tokens(source) -> None:
 def test_the_same_stages_are_the_same_tokens_and_others_are_not(source, tmp_path) -> None:
     program = quantise(source, "auto")
     stages = stages_of(program, tmp_path, (3,))
-    (whole,) = uncut(program, tmp_path / "whole", like=stages[0][1]).stages
+    (whole,) = alone = uncut(program, tmp_path / "whole", like=stages[0][1]).stages
     assert (whole[1].backend, whole[1].target) == (stages[0][1].backend, stages[0][1].target)
-    same, tokens, cases = same_tokens(program, stages, whole)
+    same, tokens, cases = same_tokens(program, stages, alone)
     assert same
     assert tokens == 64 * cases
-    (other,) = uncut(quantise(source, "int4"), tmp_path / "other", like=stages[0][1]).stages
-    assert same_tokens(program, stages, other)[0] is False
+    other = uncut(quantise(source, "int4"), tmp_path / "other", like=stages[0][1]).stages
+    assert same_tokens(program, stages, other).same is False
 
 
 def test_a_large_model_is_compared_by_its_logits_part_by_part(source, tmp_path, monkeypatch) -> None:
@@ -97,6 +105,7 @@ def test_a_large_model_is_compared_by_its_logits_part_by_part(source, tmp_path, 
     assert same_logits(stages, whole, 1) == (True, 24, 1)
     other = uncut(quantise(source, "int4"), tmp_path / "other", like=stages[0][1])
     assert same_logits(stages, other, 1) == (False, 24, 1)
+    assert same_chunks(program, stages, 1) == (True, 24, 1)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +123,7 @@ def test_the_command_compares(built, folder, capsys) -> None:
 
 
 def test_the_command_ends_with_5_when_they_differ(built, folder, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("ruvcompile.verify.staged.quantise", lambda source, _: quantise(source, "int4"))
+    monkeypatch.setattr("ruvcompile.verify.build.quantise", lambda source, _, **__: quantise(source, "int4"))
     arguments = ["verify", str(built / "manifest.toml"), "--model", str(folder / "tiny.gguf"), "--json"]
     assert cli.run(arguments) == 5
     told = capsys.readouterr()

@@ -1,12 +1,13 @@
 """``manifest.toml`` and ``nodes.toml``: the contract between the nodes, and where they are.
 
 The manifest says *what* is computed and by whom: the program, the stages, the nodes' public keys, the
-pipelines, and the plan's predictions. Every node holds the same manifest and refuses a peer that holds
-another one. Where the nodes are is not in it: addresses and ports stand in ``nodes.toml`` beside it, which
-a person edits at will (or in ``node/nodes.toml`` of a bundle that was copied).
+pipelines, the plan's predictions, and how far the pipelines were found to be from what the weights mean.
+Every node holds the same manifest and refuses a peer that holds another one. Where the nodes are is not in
+it: addresses and ports stand in ``nodes.toml`` beside it, which a person edits at will (or in
+``node/nodes.toml`` of a bundle that was copied).
 
 ``id`` is a hash of what is computed: protocol, program, stages, pipelines. It does not cover addresses,
-ports, keys, predictions, context or streams, so that those can change without a new build.
+ports, keys, predictions, what was found, context or streams, so that those can change without a new build.
 
 The compiler writes both files through ``dump_manifest`` and ``dump_nodes``; the reader owns the format.
 """
@@ -25,6 +26,7 @@ from ruvrun.manifest.nouns import (
     PACKED,
     RUNTIME_BYTES,
     SERVING_BYTES,
+    Equality,
     Head,
     KeyValue,
     Node,
@@ -58,6 +60,7 @@ class Manifest(Table, frozen=True):
     head: Head
     space: Space | None = None
     plan: Plan = Plan()
+    equality: list[Equality] = []
     format: int = FORMAT
     protocol: int = PROTOCOL
 
@@ -145,6 +148,7 @@ __all__ = [
     "RUNTIME_BYTES",
     "SERVING_BYTES",
     "Address",
+    "Equality",
     "Expected",
     "Head",
     "HeadAddress",

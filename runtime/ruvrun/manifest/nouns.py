@@ -114,6 +114,28 @@ class Pipeline(Table, frozen=True):
     stages: Annotated[list[Placed], msgspec.Meta(min_length=1)]
 
 
+class Equality(Table, frozen=True):
+    """How far ``ruvcompile verify`` found a pipeline to be from the uncut model in float64; no part of the id.
+
+    Attributes:
+        pipeline: which; those that hold the same stages are the same.
+        backends: of its stages, in order.
+        floats: whether activations, keys and values are floats of 32 bits throughout.
+        tokens: positions of a real text.
+        top1_agreement: at what share of them both put the same token first.
+        mean_kl: Kullback-Leibler divergence (nats) of the next-token distribution.
+        max_logit_diff: the largest difference of two logits.
+    """
+
+    pipeline: Natural
+    backends: list[str]
+    floats: bool
+    tokens: Positive
+    top1_agreement: float
+    mean_kl: float
+    max_logit_diff: float
+
+
 class Head(Table, frozen=True):
     """The node whose head process answers HTTP and runs the engine."""
 

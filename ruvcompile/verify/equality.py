@@ -1,0 +1,156 @@
+"""How far pipelines are from what their weights mean, whatever back ends they are of.
+
+Kernels of unlike back ends add up in other orders, and each quantises activations in its own way. So a pipeline that
+mixes them has no uncut model whose tokens it must give, and there is nothing for it to be equal to but the weights: the
+uncut model with the same quantised weights in float64 (the executor ``reference``). A real text is put before both,
+and at every position the distributions of the next token are compared.
+
+What must hold depends on what was asked for. With activations and keys and values as they are, only rounding is left.
+With activations in eight bits (faster, the default) or with keys and values in fewer bits more is lost, by each back
+end of its own; then a pipeline that mixes two must not be much worse than the worse of them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ruvcompile.lower.draft import kv_type_of
+from ruvcompile.parts import Stage
+from ruvcompile.program import Program
+from ruvcompile.progress import Progress
+from ruvcompile.verify.divergence import ROWS_AT_ONCE, Divergence
+from ruvcompile.verify.forced import WINDOW, forced_logits, in_blocks, readings
+from ruvcompile.verify.loss import sample_tokens
+from ruvcompile.verify.uncut import uncut
+
+TOKENS = 2048
+
+# Of pipelines that compute with floats, and of all others.
+LEAST_AGREEMENT, MOST_KL_FLOAT, MOST_KL = 0.995, 1e-3, 0.01
+MOST_BESIDE = 1.2
+"""A pipeline of unlike back ends may have so many times the divergence of the worse of them."""
+
+_WIDE = 256
+"""Tokens of a call of the reference, which unpacks its weights in each."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found of one pipeline.
+
+    Attributes:
+        pipeline: its number.
+        backends: of its stages, in order.
+        exact: whether it computes with floats.
+        found: its divergence from the reference.
+        beside: that of the uncut model on each of its back ends, where it has several.
+    """
+
+    pipeline: int
+    backends: tuple[str, ...]
+    exact: bool
+    found: Divergence
+    beside: Mapping[str, Divergence] = field(default_factory=dict)
+
+    @property
+    def beyond(self) -> list[str]:
+        """What of it is not within its bounds, as sentences."""
+        found, name = self.found, " + ".join(self.backends)
+        most = MOST_KL_FLOAT if self.exact else MOST_KL
+        told = []
+        if not found.kl <= most:
+            told.append(f"{name}: mean KL {found.kl:.3g}, at most {most:g} is right")
+        if self.exact and not found.top1 >= LEAST_AGREEMENT:
+            told.append(
+                f"{name}: same first choice {100 * found.top1:.2f} %, at least {100 * LEAST_AGREEMENT:g} is right"
+            )
+        worse = max((each.kl for each in self.beside.values()), default=found.kl)
+        # Where even the narrow bound holds, what is left is chance.
+        if found.kl > max(MOST_KL_FLOAT, MOST_BESIDE * worse):
+            told.append(
+                f"{name}: mean KL {found.kl:.3g}, more than {MOST_BESIDE:g} times {worse:.3g}, "
+                "what the worse of its back ends has alone"
+            )
+        return told
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures, with those of the back ends alone."""
+        return {
+            "pipeline": self.pipeline,
+            "backends": list(self.backends),
+            "floats": self.exact,
+            **_figures(self.found),
+            "alone": {backend: _figures(each) for backend, each in self.beside.items()},
+        }
+
+
+def measure(
+    program: Program,
+    chains: Mapping[int, Sequence[Stage]],
+    tokens: int,
+    scratch: Path,
+    threads: int,
+    progress: Progress,
+) -> list[Comparison]:
+    """Hold pipelines against the reference.
+
+    Args:
+        program: quantised.
+        chains: the stages of each pipeline, by its number.
+        tokens: how many of the sample text; it is repeated where it is shorter.
+        scratch: where uncut models may be written.
+        threads: of each stage.
+    """
+    assert program.decoder is not None
+    ids = sample_tokens(program).take(range(tokens), mode="wrap")
+    window = min(WINDOW, program.decoder.context)
+    runs: dict[str, Iterable[Stage]] = {}
+    beside: dict[int, dict[str, str]] = {}
+    for number, chain in chains.items():
+        runs[f"pipeline {number}"] = chain
+        mixed = len({spec.backend for _, spec in chain}) > 1
+        beside[number] = {spec.backend: f"{spec.backend} {kv_type_of(spec)}" for _, spec in chain if mixed}
+        for _, spec in chain:
+            if (name := beside[number].get(spec.backend)) is not None and name not in runs:
+                runs[name] = uncut(program, scratch, like=spec).all()
+    found = {name: Divergence() for name in runs}
+    (_, any_spec), *_ = next(iter(chains.values()))
+    reference = uncut(program, scratch, like=msgspec.structs.replace(any_spec, backend="reference", kv=None))
+    with progress.step("equality", total=tokens) as bar:
+        exact = forced_logits(reference.all(), ids, readings(tokens, window, _WIDE, single=False), threads)
+        others = [forced_logits(stages, ids, readings(tokens, window), threads) for stages in runs.values()]
+        for wanted, *rest in zip(*(in_blocks(rows, ROWS_AT_ONCE) for rows in (exact, *others)), strict=True):
+            for divergence, rows in zip(found.values(), rest, strict=True):
+                divergence.add(wanted, rows)
+            bar.advance(len(wanted))
+    return [
+        Comparison(
+            number,
+            tuple(spec.backend for _, spec in chain),
+            _with_floats(program, chain),
+            found[f"pipeline {number}"],
+            {backend: found[name] for backend, name in beside[number].items()},
+        )
+        for number, chain in chains.items()
+    ]
+
+
+def _figures(found: Divergence) -> dict[str, float]:
+    return {
+        "tokens": found.tokens,
+        "top1_agreement": found.top1,
+        "mean_kl": found.kl,
+        "max_logit_diff": found.largest,
+    }
+
+
+def _with_floats(program: Program, chain: Sequence[Stage]) -> bool:
+    """Whether activations are never quantised, nor keys and values."""
+    levels = (node.attributes.get("accuracy_level") for node in program.model.graph if node.op_type == "MatMulNBits")
+    eight = any(level is not None and level.as_int() == 4 for level in levels)
+    return not eight and all(spec.kv is None or spec.kv.dtype == "float32" for _, spec in chain)
