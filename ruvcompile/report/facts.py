@@ -12,6 +12,9 @@ from ruvcompile.report.contents import Figures
 from ruvcompile.report.run import Run
 from ruvrun.costs import CostTable, Provenance
 
+_ROUNDED = 1e-3
+"""What the figures of a plan are rounded to, in ms, and somewhat more."""
+
 
 @dataclass(frozen=True)
 class Way:
@@ -47,6 +50,18 @@ def ways(figures: Figures) -> list[Way]:
             bandwidth = f"{show_bytes(1e3 / hop.ms_per_byte)}/s" if hop.ms_per_byte else "not reckoned"
             found.append(Way(sender, receiver, hop.latency_ms, bandwidth, hop.bytes_per_row, hop.ms(1)))
     return found
+
+
+def bound_text(figures: Figures) -> str:
+    """What the lower bound is the larger of, as a sentence; empty where the plan does not say."""
+    told = {name: f"{show_ms(ms)} ms" for name, ms in figures.bounds.items()}
+    if not told.keys() >= {"relaxation", "search"}:
+        return ""
+    relaxed = f"no cut beats {told['relaxation']}, even if it might divide the parts of the graph (a linear program)"
+    if figures.bounds["search"] > figures.lower_bound_ms + _ROUNDED:
+        return f"Two bounds: {relaxed}, and none of the cuts that were looked at beats {told['search']}."
+    searched = f"the search has proved that none takes less than {told['search']}"
+    return f"The lower bound is the larger of two: {relaxed}, and {searched}."
 
 
 def sources(costs: CostTable) -> list[Source]:

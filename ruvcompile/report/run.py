@@ -14,7 +14,6 @@ from ruvcompile.plan.pace import Beat, calls_per_second, grouping, per_second, s
 from ruvcompile.report.contents import Figures
 from ruvrun.manifest import Manifest
 
-
 Amount = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

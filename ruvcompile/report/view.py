@@ -10,7 +10,7 @@ from ruvcompile.report.charts.frame import Chart
 from ruvcompile.report.charts.graph import largest_chart, operators_chart, profile_chart, scopes_chart
 from ruvcompile.report.charts.stages import memory_chart, times_chart
 from ruvcompile.report.contents import Figures
-from ruvcompile.report.facts import Source, Way, beside, sources, ways
+from ruvcompile.report.facts import Source, Way, beside, bound_text, sources, ways
 from ruvcompile.report.graph import costed, largest, operators, profile, scopes
 from ruvcompile.report.run import Run, planned_ms, planned_per_s, rows_of
 from ruvcompile.report.stages import Part, choices, in_order, memory, name_of, times
@@ -47,6 +47,11 @@ class View:
     sources: list[Source]
     beside: list[tuple[str, str, str]]
     charts: dict[str, Chart]
+
+    @property
+    def bound(self) -> str:
+        """What the lower bound is the larger of."""
+        return bound_text(self.figures)
 
     @property
     def inner(self) -> dict[int, float]:

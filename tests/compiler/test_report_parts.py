@@ -11,13 +11,27 @@ import msgspec
 import pytest
 
 from ruvcompile.report.contents import Figures
-from ruvcompile.report.facts import sources, ways
+from ruvcompile.report.facts import bound_text, sources, ways
 from ruvcompile.report.graph import LARGEST, PROFILE, costed, largest, operators, own_ms, profile, scopes
 from ruvcompile.report.run import Run, RunStage, planned_ms, planned_per_s, rows_of
 from ruvcompile.report.stages import MEMORY, OWN, choices, in_order, memory, name_of, times
 from ruvrun.costs import Overhead, Point
 from ruvrun.manifest import PACKED, Expected
 from tests.compiler.reports import PARTS, costs, figures, forecast, graph_figures, manifest
+
+
+def test_the_lower_bound_says_what_it_is_the_larger_of() -> None:
+    """``PLAN`` has 6 ms as its bound."""
+    for bounds, says in (
+        ({"relaxation": 5.5, "search": 6.0}, "The lower bound is the larger of two: no cut beats 5.50 ms"),
+        ({"relaxation": 6.0, "search": 4.0}, "the search has proved that none takes less than 4.00 ms"),
+        ({"relaxation": 6.0, "search": 7.0}, "none of the cuts that were looked at beats 7.00 ms"),
+    ):
+        assert says in bound_text(figures(bounds=bounds))
+    assert "larger" not in bound_text(figures(bounds={"relaxation": 6.0, "search": 7.0})), (
+        "of other cuts it is no bound"
+    )
+    assert bound_text(figures()) == bound_text(figures(bounds={"search": 6.0})) == ""
 
 
 def test_units_share_the_time_of_their_stage_as_their_rows_tell() -> None:
