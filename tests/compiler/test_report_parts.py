@@ -29,7 +29,7 @@ def test_the_lower_bound_says_what_it_is_the_larger_of() -> None:
     ):
         assert says in bound_text(figures(bounds=bounds))
     assert "larger" not in bound_text(figures(bounds={"relaxation": 6.0, "search": 7.0})), (
-        "of other cuts it is no bound"
+        "no bound of others"
     )
     assert bound_text(figures()) == bound_text(figures(bounds={"search": 6.0})) == ""
 
