@@ -26,6 +26,7 @@ import msgspec
 import tokenizers
 
 from ruvrun.errors import InputError
+from ruvrun.spelling import Spelling
 
 TOKENIZER = "tokenizer.json"
 CHAT = "chat.json"
@@ -69,6 +70,7 @@ class Tokenizer:
             raise _broken(directory / CHAT, error) from None
         added = self._tokenizer.get_added_tokens_decoder()
         self.special: frozenset[int] = frozenset(number for number, token in added.items() if token.special)
+        self.spell = Spelling(self._tokenizer)
         self._bos: int | None = self._tokenizer.token_to_id(self._chat.bos_token) if self._chat.add_bos else None
 
     @property

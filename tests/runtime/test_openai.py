@@ -43,7 +43,7 @@ def ask(call: Call, prompt: list[int], *, context: int = 100) -> Request:
 def test_defaults() -> None:
     call = chat()
     assert (call.kind, call.model, call.max_tokens, call.stop) == ("chat", None, None, ())
-    assert (call.temperature, call.top_p, call.seed, call.stream, call.include_usage) == (1.0, 1.0, None, False, False)
+    assert (call.asked, call.seed, call.stream, call.include_usage) == (Sampling(1.0, 1.0, 0), None, False, False)
     assert call.messages == ({"role": "user", "content": "hello"},)
 
 
@@ -118,13 +118,6 @@ def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
-        ("logprobs", True),
-        ("logprobs", 0),
-        ("top_logprobs", 3),
-        ("presence_penalty", 0.1),
-        ("frequency_penalty", -1),
-        ("logit_bias", {"50": 10}),
-        ("top_k", 40),
         ("reasoning_effort", "low"),
         ("audio", {"voice": "x"}),
     ],
@@ -270,7 +263,7 @@ def tokens_of(tokenizer: Tokenizer, said: str, finish: str = "stop") -> list[Tok
 
 def reply_to(call: Call, tokenizer: Tokenizer, choices: int = 1) -> Reply:
     decoders = [tokenizer.decoder() for _ in range(choices)]
-    return Reply(call, model="m", key="k", created=5, prompt_tokens=3, decoders=decoders)
+    return Reply(call, model="m", key="k", created=5, prompt_tokens=3, decoders=decoders, spell=tokenizer.spell)
 
 
 def stream(reply: Reply, tokens: list[Token], at: int = 0) -> list[dict[str, Any]]:

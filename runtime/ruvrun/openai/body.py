@@ -36,14 +36,7 @@ INERT: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
-    "logprobs": (False,),
     "top_logprobs": (0,),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
     "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -55,7 +48,10 @@ INERT: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (),
     "web_search_options": (),
 }
-"""Parameters we do not have, and the values (besides null) with which that makes no difference."""
+"""Parameters we do not have (in this kind of request), and the values besides null with which that makes no
+difference."""
+
+MOST_LOGPROBS = 20
 
 
 class ApiError(RuvError):
@@ -112,6 +108,12 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(ge=0.01, le=100)] | None = None
+    presence_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]] | None = None
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
@@ -123,12 +125,15 @@ class ChatBody(Body, kw_only=True, forbid_unknown_fields=True):
 
     messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
     max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MOST_LOGPROBS)] | None = None
 
 
 class TextBody(Body, kw_only=True, forbid_unknown_fields=True):
     """The body of ``POST /v1/completions``."""
 
     prompt: str | list[Any]
+    logprobs: Annotated[int, msgspec.Meta(ge=0, le=MOST_LOGPROBS)] | None = None
 
 
 _B = TypeVar("_B", bound=Body)
@@ -152,7 +157,7 @@ def read(body: bytes, kind: type[_B]) -> _B:
         raise ApiError(
             400, f"Unrecognized request argument supplied: {name}; {hint}", param=name, code="unknown_parameter"
         )
-    for name in fields.keys() & INERT.keys():
+    for name in fields.keys() & (INERT.keys() - known):
         value = fields[name]
         # 1 == True in Python, not in JSON
         if value is not None and not any(
@@ -173,7 +178,7 @@ def read(body: bytes, kind: type[_B]) -> _B:
 def _invalid(error: msgspec.ValidationError) -> ApiError:
     """The library says ``Expected `int`, got `str` - at `$.max_tokens` ``; the place becomes ``param``."""
     sentence, _, place = str(error).partition(" - at `$.")
-    param: str | None = place.rstrip("`") or None
+    param: str | None = place.rstrip("`").removesuffix("[...]") or None
     missing = re.search(r"missing required field `(\w+)`", sentence)
     if missing:
         name = f"{param}.{missing.group(1)}" if param else missing.group(1)

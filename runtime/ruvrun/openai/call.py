@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from ruvrun.engine import Request
 from ruvrun.engine.sampling import GREEDY_BELOW
@@ -16,6 +19,7 @@ Kind = Literal["chat", "text"]
 MAX_STOPS = 32
 MAX_STOP_LENGTH = 1024
 MAX_PROMPTS = 128
+MAX_BIASES = 1024
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Call:
     """A request as it was understood.
 
     ``messages`` is set for a chat, ``prompts`` (each a text or token ids) for a completion. ``max_tokens`` None
-    means up to the context; ``seed`` None means the caller draws one.
+    means up to the context. ``asked`` is how to pick tokens, as it was asked; ``seed`` None means the caller draws one.
     """
 
     kind: Kind
@@ -31,18 +35,23 @@ class Call:
     messages: tuple[Mapping[str, str], ...]
     prompts: tuple[str | tuple[int, ...], ...]
     max_tokens: int | None
-    temperature: float
-    top_p: float
+    asked: Sampling
     seed: int | None
     stop: tuple[str, ...]
     stream: bool
     include_usage: bool
 
+    @property
+    def scored(self) -> bool:
+        """Whether log-probabilities are wanted."""
+        return self.asked.logprobs >= 0
+
     def sampling(self, drawn: int) -> Sampling:
         """How to pick tokens; ``drawn`` is the seed where the request gives none."""
-        greedy = self.temperature < GREEDY_BELOW or self.top_p == 0
-        seed = drawn if self.seed is None else self.seed
-        return Sampling(0.0 if greedy else self.temperature, self.top_p or 1.0, seed % 2**63)
+        seed = (drawn if self.seed is None else self.seed) % 2**63
+        if self.asked.temperature < GREEDY_BELOW or self.asked.top_p == 0:
+            return msgspec.structs.replace(self.asked, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=seed)
+        return msgspec.structs.replace(self.asked, seed=seed)
 
 
 def parse_chat(body: bytes) -> Call:
@@ -54,8 +63,16 @@ def parse_chat(body: bytes) -> Call:
     fields = read(body, ChatBody)
     if fields.max_tokens is not None and fields.max_completion_tokens is not None:
         raise ApiError(400, "Give max_tokens or max_completion_tokens, not both.", param="max_tokens")
+    if fields.top_logprobs and not fields.logprobs:
+        raise ApiError(400, "top_logprobs is only allowed when logprobs is true.", param="top_logprobs")
     messages = tuple(_message(message, f"messages[{at}]") for at, message in enumerate(fields.messages))
-    return _call("chat", fields, messages=messages, max_tokens=fields.max_completion_tokens or fields.max_tokens)
+    return _call(
+        "chat",
+        fields,
+        messages=messages,
+        max_tokens=fields.max_completion_tokens or fields.max_tokens,
+        logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+    )
 
 
 def parse_completion(body: bytes) -> Call:
@@ -65,7 +82,8 @@ def parse_completion(body: bytes) -> Call:
         ApiError: 400, naming the parameter.
     """
     fields = read(body, TextBody)
-    return _call("text", fields, prompts=_prompts(fields.prompt), max_tokens=fields.max_tokens)
+    prompts = _prompts(fields.prompt)
+    return _call("text", fields, prompts=prompts, max_tokens=fields.max_tokens, logprobs=fields.logprobs)
 
 
 def engine_request(
@@ -83,7 +101,7 @@ def engine_request(
         eos: token ids that end a text.
 
     Raises:
-        ApiError: 400, where the prompt is empty, too long or holds no token ids.
+        ApiError: 400, where the prompt is empty or too long, or it or ``logit_bias`` names what is no token.
     """
     param = "messages" if call.kind == "chat" else "prompt"
     if not prompt:
@@ -97,7 +115,10 @@ def engine_request(
             code="context_length_exceeded",
         )
     if vocab and max(prompt) >= vocab:
-        raise ApiError(400, f"Token id {max(prompt)} is not below {vocab}, the size of the vocabulary.", param=param)
+        raise _no_token(max(prompt), vocab, param)
+    biased = max((token for token, _ in call.asked.logit_bias), default=0)
+    if vocab and biased >= vocab:
+        raise _no_token(biased, vocab, "logit_bias")
     room = context - len(prompt)
     limit = room if call.max_tokens is None else min(call.max_tokens, room)
     return Request(id=id, prompt=tuple(prompt), max_tokens=limit, sampling=call.sampling(drawn), eos=eos)
@@ -108,6 +129,7 @@ def _call(
     fields: Body,
     *,
     max_tokens: int | None,
+    logprobs: int | None,
     messages: tuple[Mapping[str, str], ...] = (),
     prompts: tuple[str | tuple[int, ...], ...] = (),
 ) -> Call:
@@ -119,13 +141,42 @@ def _call(
         messages=messages,
         prompts=prompts,
         max_tokens=max_tokens,
-        temperature=1.0 if fields.temperature is None else fields.temperature,
-        top_p=1.0 if fields.top_p is None else fields.top_p,
+        asked=_sampling(fields, -1 if logprobs is None else logprobs),
         seed=fields.seed,
         stop=_stop(fields.stop),
         stream=bool(fields.stream),
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
     )
+
+
+def _sampling(fields: Body, logprobs: int) -> Sampling:
+    return Sampling(
+        temperature=1.0 if fields.temperature is None else fields.temperature,
+        top_p=1.0 if fields.top_p is None else fields.top_p,
+        seed=0,
+        top_k=max(0, fields.top_k or 0),
+        min_p=fields.min_p or 0.0,
+        repetition_penalty=fields.repetition_penalty or 1.0,
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        logit_bias=_bias(fields.logit_bias or {}),
+        logprobs=logprobs,
+    )
+
+
+def _bias(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    if len(given) > MAX_BIASES or not all(re.fullmatch(r"0|[1-9][0-9]{0,8}", token) for token in given):
+        raise ApiError(
+            400,
+            f"logit_bias takes at most {MAX_BIASES} token ids, each with a number from -100 to 100.",
+            param="logit_bias",
+            code="invalid_value",
+        )
+    return tuple((int(token), bias) for token, bias in given.items())
+
+
+def _no_token(token: int, vocab: int, param: str) -> ApiError:
+    return ApiError(400, f"Token id {token} is not below {vocab}, the size of the vocabulary.", param=param)
 
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """From the engine's tokens to the answer.
 
 An answer is always a stream of chunks, made by ``Reply``. A client that did not ask for a stream gets
-``fold`` of the same chunks: one path, so both say the same.
+``fold`` of the same chunks: one path, so both say the same. Where log-probabilities are wanted, a chunk has those of
+the tokens since the one before it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from ruvrun.engine import Token
 from ruvrun.openai.call import Call
+from ruvrun.openai.scores import Scored, Spell, joined
 from ruvrun.openai.stops import Stops
 from ruvrun.tokenizer import Decoder
 
@@ -60,10 +62,19 @@ class Reply:
         created: Unix time, s.
         prompt_tokens: of all prompts together.
         decoders: one for each prompt.
+        spell: the bytes of a token.
     """
 
     def __init__(
-        self, call: Call, *, model: str, key: str, created: int, prompt_tokens: int, decoders: Sequence[Decoder]
+        self,
+        call: Call,
+        *,
+        model: str,
+        key: str,
+        created: int,
+        prompt_tokens: int,
+        decoders: Sequence[Decoder],
+        spell: Spell,
     ) -> None:
         self._call = call
         self._prompt_tokens = prompt_tokens
@@ -75,6 +86,7 @@ class Reply:
             "model": model,
         }
         self.choices = [Choice(decoder, call.stop) for decoder in decoders]
+        self._scored = [Scored(call.kind, spell) for _ in decoders] if call.scored else None
 
     @property
     def finished(self) -> bool:
@@ -98,10 +110,17 @@ class Reply:
         for token in tokens:
             if choice.finish is None:
                 text += choice.push(token)
+                if self._scored:
+                    self._scored[at].push(token)
+        if not text and not choice.finish:
+            return []
+        scores = self._scored[at].take() if self._scored else None
         if self._call.kind == "text":
-            return [self._chunk(at, text, choice.finish)] if text or choice.finish else []
-        chunks = [self._chunk(at, {"content": text}, None)] if text else []
-        return [*chunks, self._chunk(at, {}, choice.finish)] if choice.finish else chunks
+            return [self._chunk(at, text, choice.finish, scores)]
+        chunks = [self._chunk(at, {"content": text}, None, scores)] if text else []
+        if choice.finish:
+            chunks.append(self._chunk(at, {}, choice.finish, None if text else scores))
+        return chunks
 
     def usage(self) -> Json:
         """The last chunk: what it cost. It has no choices."""
@@ -113,9 +132,9 @@ class Reply:
         }
         return {**self._head, "choices": [], "usage": counts}
 
-    def _chunk(self, at: int, content: Json | str, finish: str | None) -> Json:
+    def _chunk(self, at: int, content: Json | str, finish: str | None, scores: Json | None = None) -> Json:
         part: Json = {"delta": content} if isinstance(content, dict) else {"text": content}
-        chunk = {**self._head, "choices": [{"index": at, **part, "logprobs": None, "finish_reason": finish}]}
+        chunk = {**self._head, "choices": [{"index": at, **part, "logprobs": scores, "finish_reason": finish}]}
         if self._call.include_usage:
             chunk["usage"] = None
         return chunk
@@ -134,7 +153,7 @@ def fold(chunks: Iterable[Json]) -> Json:
             else:
                 message = choice.setdefault("message", {"role": "assistant", "content": "", "refusal": None})
                 message["content"] += part["delta"].get("content", "")
-            choice["logprobs"] = None
+            choice["logprobs"] = joined(choice.get("logprobs"), part["logprobs"])
             choice["finish_reason"] = part["finish_reason"]
     answer["choices"] = [choices[at] for at in sorted(choices)]
     if answer["object"] == "chat.completion.chunk":

@@ -95,6 +95,7 @@ class Answer:
             created=int(time.time()),
             prompt_tokens=sum(map(len, prompts)),
             decoders=[self._tokenizer.decoder() for _ in prompts],
+            spell=self._tokenizer.spell,
         )
         watching = asyncio.create_task(watch(http.receive, inbox))
         try:
