@@ -109,8 +109,8 @@ def _expected(result: Mapping[str, Any]) -> str:
         lines.append(f"predicted: {rate:.1f} items/s, one takes {latency:.2f} ms")
     rows = f" at {result['rows']} rows" if result.get("rows", 1) > 1 else ""
     whole = f"slowest part {result['bottleneck_ms']:.2f} ms{rows}"
-    if pass_ms := result.get("bound_of", {}).get("latency_ms"):
-        whole = f"{whole}; one pass {pass_ms:.2f} ms"
+    for name, ms in result.get("bound_of", {}).items():
+        whole = f"{whole}; one {'pass' if name == 'latency_ms' else 'round'} {ms:.2f} ms"
     lines.append(
         f"{whole}, lower bound {result['lower_bound_ms']:.2f} ms, "
         f"gap {100 * result['gap']:.1f} %{'' if result.get('exact', True) else ', not every cut was looked at'}"

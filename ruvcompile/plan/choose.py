@@ -129,12 +129,16 @@ def forced_cuts(facts: Facts) -> Cuts | None:
 
 def ceiling(desk: Desk, shape: Shape) -> float:
     """What the shape cannot exceed, per second: tokens or calls of all together, or of one for latency."""
-    facts, load = desk.facts, Solver(desk).load(shape)
-    if facts.options.objective == "latency":
-        return 1e3 / max(_least(desk, shape, Load(1, load.streams, 1)).through, 1e-9)
-    beat = _least(desk, shape, load)
-    each = per_second if facts.decoder else calls_per_second
-    return load.lanes * each(beat, load.streams, shape.stages)
+    loads = Solver(desk).loads(shape)
+    if desk.facts.options.objective == "latency":
+        return 1e3 / max(_least(desk, shape, loads.alone).through, 1e-9)
+    each = per_second if desk.facts.decoder else calls_per_second
+    rates = {
+        share: each(_least(desk, shape, load), share, shape.stages)
+        for load, share in ((loads.full, loads.shares[0]), (loads.less, loads.shares[-1]))
+        if share
+    }
+    return sum(rates.get(share, 0.0) for share in loads.shares)
 
 
 def _least(desk: Desk, shape: Shape, load: Load) -> Beat:
@@ -155,7 +159,7 @@ def _best(solver: Solver, desk: Desk, allowed: Sequence[Shape], *, free: bool = 
             break
         if found is not None and most <= reached * _SLACK and shape.nodes >= found.shape.nodes:
             continue
-        if desk.too_large(shape, solver.load(shape).streams):
+        if desk.too_large(shape, solver.loads(shape).full.streams):
             continue
         each = solver.solve(shape, free=free)
         if each is not None and (found is None or each.value(objective) > found.value(objective)):

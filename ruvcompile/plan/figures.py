@@ -16,7 +16,7 @@ from ruvcompile.plan.forecasts import stage_times, time_to_first
 from ruvcompile.plan.memory import logits_bytes, usable
 from ruvcompile.plan.nodes import Member
 from ruvcompile.plan.pace import grouping, in_ring
-from ruvcompile.plan.shapes import Shape, Solution
+from ruvcompile.plan.shapes import Proof, Shape, Solution
 from ruvcompile.plan.tasks import Desk, Load
 from ruvcompile.plan.verdict import described, verdict
 from ruvcompile.quantities import show_bytes
@@ -28,16 +28,16 @@ SCALED = "scaled"
 def figures_of(desk: Desk, choice: Choice) -> dict[str, Any]:
     """The JSON object, without what only a build knows."""
     facts, chosen = desk.facts, choice.chosen
-    stages = stages_of(desk, chosen)
+    stages, proof = stages_of(desk, chosen), chosen.proof
     figures: dict[str, Any] = {
         "shape": _shape(chosen.shape),
         "stages": stages,
         "rows": rows_of(desk, chosen),
         "bottleneck_ms": round(bottleneck(desk, chosen), 4),
-        "lower_bound_ms": round(chosen.bound_ms, 4),
-        "gap": round(max(0.0, 1 - chosen.bound_ms / chosen.value_ms) if chosen.value_ms > 0 else 0.0, 4),
-        "exact": chosen.exact,
-        **_bounds(chosen),
+        "lower_bound_ms": round(proof.bound_ms, 4),
+        "gap": round(max(0.0, 1 - proof.bound_ms / proof.value_ms) if proof.value_ms > 0 else 0.0, 4),
+        "exact": proof.exact,
+        **_bounds(proof),
         "cost_source": source_of(facts),
     }
     if facts.decoder:
@@ -58,13 +58,17 @@ def figures_of(desk: Desk, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _bounds(solution: Solution) -> dict[str, Any]:
-    """What the bound is of, where that is not the slowest part; and both bounds, where the search was not whole."""
-    found: dict[str, Any] = {}
-    if solution.aim == "latency":
-        found["bound_of"] = {"latency_ms": round(solution.value_ms, 4)}
-    if not solution.exact and solution.searched_ms:
-        found["bounds"] = {"relaxation": round(solution.relaxed_ms, 4), "search": round(solution.searched_ms, 4)}
+def _bounds(proof: Proof) -> dict[str, Any]:
+    """Which bound is told, and what it is of, where that is not the slowest part.
+
+    Both where not every cut was looked at: what the search has proved then holds for those only that were.
+    """
+    searched = proof.exact and proof.searched_ms >= proof.relaxed_ms
+    found: dict[str, Any] = {"bound_by": "search" if searched else "relaxation"}
+    if proof.aim != "throughput":
+        found["bound_of"] = {f"{proof.aim}_ms": round(proof.value_ms, 4)}
+    if not proof.exact and proof.searched_ms:
+        found["bounds"] = {"relaxation": round(proof.relaxed_ms, 4), "search": round(proof.searched_ms, 4)}
     return found
 
 

@@ -93,7 +93,7 @@ def _ways_out(desk: Desk, cuts: Cuts | None) -> Iterator[str]:
         other = Desk(Room(changed))
         solver = Solver(other, cuts)
         return any(
-            not other.too_large(shape, solver.load(shape).streams) and solver.solve(shape) is not None
+            not other.too_large(shape, solver.loads(shape).full.streams) and solver.solve(shape) is not None
             for shape in _tried(changed, cuts)
         )
 

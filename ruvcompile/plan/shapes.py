@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ruvcompile.partition.task import Stage
+from ruvcompile.partition.task import Partition, Stage
 from ruvcompile.plan.nodes import Member, Scene
 
 Cuts = tuple[tuple[int, ...], ...]
@@ -26,6 +26,33 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """How good a pipeline is proven to be; of several, the one that takes the longest.
+
+    Attributes:
+        aim: what is told, ``throughput`` (the bottleneck), ``round`` (the time in which every sequence gets a token) or
+            ``latency``. The first where the best pipeline also has the least bottleneck.
+        value_ms, bound_ms: that of the pipeline; no partition onto its nodes, with cuts of its own, has less than the
+            second.
+        exact: whether nothing was left out in the search.
+        relaxed_ms, searched_ms: both bounds, as of a ``Partition``.
+    """
+
+    aim: str
+    value_ms: float
+    bound_ms: float
+    exact: bool
+    relaxed_ms: float
+    searched_ms: float
+
+
+def proof_of(aim: str, value_ms: float, proven: Partition, *, exact: bool) -> Proof:
+    """What is proven of a value by a partition that was searched for the least."""
+    bounds = proven.relaxed_ms, proven.searched_ms
+    return Proof(aim, value_ms, min(proven.bound_ms, value_ms), exact and proven.exact, *bounds)
+
+
+@dataclass(frozen=True)
 class Solution:
     """A shape with its pipelines.
 
@@ -35,11 +62,7 @@ class Solution:
         pipelines: the stages of each; all have the same items.
         members: which node holds which stage, as ``pipelines``.
         rate, single: tokens (or calls) per second of all sequences together, and of one alone.
-        aim: what the partition was to make small, ``throughput`` (the bottleneck) or ``latency``.
-        value_ms, bound_ms: that of the pipeline where it is largest; no partition onto its nodes has less than the
-            second.
-        exact: whether nothing was left out in the search.
-        relaxed_ms, searched_ms: both bounds, as of a ``Partition``; 0 where there are none.
+        proof: how good that is.
     """
 
     shape: Shape
@@ -49,12 +72,7 @@ class Solution:
     members: tuple[tuple[Member, ...], ...]
     rate: float
     single: float
-    aim: str
-    value_ms: float
-    bound_ms: float
-    exact: bool
-    relaxed_ms: float = 0.0
-    searched_ms: float = 0.0
+    proof: Proof
 
     @property
     def cuts(self) -> Cuts:

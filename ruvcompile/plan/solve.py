@@ -1,9 +1,9 @@
 """One shape, solved: the best cuts for so many pipelines of so many stages, and on which kinds of nodes they are.
 
-Of one pipeline the best partition is the answer. Several have the same stages, so that one set of files serves them
-all: the best partitions of every multiset of nodes give the cuts to try; for each, what is left is who holds which
-stage, a partition problem of as many items as stages, again for every multiset; and of these pipelines the most
-valuable that need no node twice are taken (``pick``).
+Of one pipeline the partition with the least round is the answer, or for a single user the one with the least latency;
+that is searched over all convex cuts, with the head's node and without it. Several have the same cuts, so that one set
+of files serves them all: every way to cut and every choice of nodes where those are few enough (``every``), else the
+most promising cuts (``copies``).
 
 What is best is said by ``Solution.value``: tokens per second of the asked sequences, or of one alone.
 """
@@ -14,18 +14,15 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ruvcompile.partition import best, evaluate, frontier, objections
-from ruvcompile.partition.task import Partition, Stage, Task
+from ruvcompile.partition import Ask, Partition, Stage, Task, best_each, evaluate, objections, rounds, sets_of
+from ruvcompile.partition.trial import Nodes
+from ruvcompile.plan.copies import Copies
+from ruvcompile.plan.every import Loads, allowed, every_choice
 from ruvcompile.plan.nodes import Member, Scene, scenes
 from ruvcompile.plan.pace import Beat, calls_per_second, grouping, in_ring, per_second, shares
-from ruvcompile.plan.pick import pick
-from ruvcompile.plan.shapes import Cuts, Shape, Solution, rounded
+from ruvcompile.plan.shapes import Cuts, Proof, Shape, Solution, proof_of, rounded
 from ruvcompile.plan.tasks import Desk, Load, joined
 
-_MOST_SORTS = 64
-"""So many multisets of nodes are looked at one by one; of more, only the best one."""
-
-_TEMPLATES = 3
 _MOST_SWAPPED = 8
 
 
@@ -61,114 +58,98 @@ class Solver:
         objective = self._facts.options.objective
         return one.value(objective) > two.value(objective)
 
-    def load(self, shape: Shape, streams: int | None = None) -> Load:
-        """What its largest pipeline does, of so many sequences in all (None: as many as are planned for)."""
-        total = self._facts.streams(shape.nodes) if streams is None else streams
-        share = -(-total // shape.replicas)
-        rows = grouping(share, shape.stages)[0] if self._facts.decoder else 1
-        return self._load(rows, share, min(shape.replicas, total), shape.stages)
+    def loads(self, shape: Shape) -> Loads:
+        """What its pipelines do, with as many sequences as are planned for."""
+        total = self._facts.streams(shape.nodes)
+        each = shares(total, shape.replicas)
+        full, less = (self._load(share, min(shape.replicas, total), shape.stages) for share in (each[0], each[-1]))
+        return Loads(full, less, Load(1, full.streams, active=1), each)
 
-    def _load(self, rows: int, share: int, lanes: int, stages: int) -> Load:
-        return Load(rows, share, lanes, lanes * in_ring(share, stages, decoder=self._facts.decoder))
+    def _load(self, share: int, lanes: int, stages: int) -> Load:
+        decoder = self._facts.decoder
+        rows = grouping(share, stages)[0] if decoder and share else 1
+        return Load(rows, share, lanes, lanes * in_ring(share, stages, decoder=decoder) if share else lanes)
 
     def _in_scene(self, shape: Shape, scene: Scene, cuts: Cuts | None) -> Iterable[Solution]:
-        load = self.load(shape)
-        for task in self._tasks(shape, load, scene):
-            sorts = self._sorts(task, shape, scene)
-            if cuts is not None:
-                yield from self._with_cuts(shape, scene, load, task, cuts, sorts)
-            elif shape.replicas == 1:
-                for each in sorts:
-                    yield self._solution(shape, scene, load, task, [(each.stages, each)])
-            else:
-                for template in self._templates(shape, scene, load, task, sorts):
-                    yield from self._with_cuts(shape, scene, load, task, template, sorts)
-
-    def _tasks(self, shape: Shape, load: Load, scene: Scene) -> list[Task]:
-        """For one user what takes the least time; for many what is the least bottleneck, and where nodes are unlike,
-        what takes the least time too: a round is limited by both.
-        """
-        if self._facts.options.objective == "latency":
-            return [self._desk.task(replace(load, rows=1), scene, "latency")]
-        steps = grouping(load.streams, shape.stages)[1] if self._facts.decoder else min(load.streams, 2 * shape.stages)
-        wanted = ["throughput"]
-        if shape.stages > 1 and (steps == 1 or _unlike(self._desk.task(load, scene, "throughput"))):
-            wanted.append("latency")
-        return [self._desk.task(load, scene, objective) for objective in wanted]
-
-    def _sorts(self, task: Task, shape: Shape, scene: Scene) -> list[Partition]:
-        """The best partition onto every multiset of nodes."""
-        counts = [kind.count for kind in task.kinds]
-        if _multisets(counts, shape.stages) <= _MOST_SORTS:
-            found = list(frontier(task, shape.stages).values())
-        else:
-            found, left = [], task
-            for _ in range(shape.replicas):
-                each = best(left, stages=shape.stages)
-                if each is None:
-                    break
-                found.append(each)
-                left = _without(left, each.nodes(len(left.kinds)))
-        return [each for each in found if self._allowed([each.nodes(len(task.kinds))], scene)]
-
-    def _allowed(self, used: Sequence[Sequence[int]], scene: Scene) -> bool:
-        """Whether no crowd is used more than the scene says, and no node twice."""
-        groups = self._desk.room.groups
-        total, taken = [0] * len(scene.used), [0] * len(self._desk.room.pools)
-        for each in used:
-            for group, count in zip(groups, each, strict=True):
-                taken[group.pool] += count
-                if group.crowd is not None:
-                    total[group.crowd] += count
-        there = [len(groups[pool[0]].members) for pool in self._desk.room.pools]
-        limits = [*zip(total, scene.used, strict=True), *zip(taken, there, strict=True)]
-        return all(have <= most for have, most in limits)
-
-    def _templates(
-        self, shape: Shape, scene: Scene, load: Load, task: Task, sorts: Sequence[Partition]
-    ) -> Iterable[Cuts]:
-        """The cuts that are worth trying: of the pipelines that were best if each had cuts of its own."""
-        chosen = self._pick(shape, load, task, scene, [each.stages for each in sorts])
-        if chosen is None:
-            return ()
-        often = sorted(range(len(sorts)), key=lambda number: -chosen[number])
-        return list(dict.fromkeys(_items(sorts[number].stages) for number in often if chosen[number]))[:_TEMPLATES]
-
-    def _with_cuts(
-        self, shape: Shape, scene: Scene, load: Load, task: Task, cuts: Cuts, sorts: Sequence[Partition]
-    ) -> Iterable[Solution]:
-        """The best assignment of nodes to stages that are what ``cuts`` says."""
-        small = joined(task, cuts)
-        placed = [
-            tuple(Stage(stage.kind, cuts[stage.items[0]]) for stage in each.stages)
-            for each in self._sorts(small, shape, scene)
-        ]
-        chosen = self._pick(shape, load, task, scene, placed)
-        if chosen is None:
+        loads = self.loads(shape)
+        if shape.replicas == 1:
+            yield from self._single(shape, scene, loads, cuts)
             return
-        bounds = {each.nodes(len(task.kinds)): each for each in sorts}
-        pipelines = []
-        for stages, count in zip(placed, chosen, strict=True):
-            nodes = tuple(sum(stage.kind == kind for stage in stages) for kind in range(len(task.kinds)))
-            pipelines += [(stages, bounds.get(nodes))] * count
-        yield self._solution(shape, scene, load, task, pipelines)
+        pipelines, whole = every_choice(self._desk, shape, scene, loads, cuts), True
+        tried: Iterable[tuple[tuple[Stage, ...], ...]] = [pipelines] if pipelines else []
+        if pipelines is None:
+            task, way, steps = self._priced(loads, scene)
+            copies = Copies(
+                self._desk, scene, shape, task, way, steps, lambda stages: self._rate(stages, loads.full, scene)
+            )
+            tried, whole = copies.tried(cuts), False
+        for each in tried:
+            yield self._solution(shape, scene, loads, each, self._proof(scene, loads, each, whole=whole))
 
-    def _pick(
-        self, shape: Shape, load: Load, task: Task, scene: Scene, placed: Sequence[tuple[Stage, ...]]
-    ) -> tuple[int, ...] | None:
-        needs = [tuple(sum(stage.kind == kind for stage in each) for kind in range(len(task.kinds))) for each in placed]
-        if not needs:
-            return None
-        worth = [self._rate(each, load, scene) for each in placed]
-        pools = self._desk.room.pools
-        counts = [task.kinds[pool[0]].count for pool in pools]
-        found = pick(
-            [[sum(need[kind] for kind in pool) for pool in pools] for need in needs], worth, counts, shape.replicas
-        )
-        if found is None:
-            return None
-        used = [tuple(count * one for one in need) for need, count in zip(needs, found, strict=True)]
-        return found if self._allowed(used, scene) else None
+    def _single(self, shape: Shape, scene: Scene, loads: Loads, cuts: Cuts | None) -> Iterable[Solution]:
+        """The best with the head's node among its own, and without."""
+        task, way, steps = self._priced(loads, scene)
+        if cuts is not None:
+            task, way = joined(task, cuts), joined(way, cuts)
+        sets = [nodes for nodes in sets_of(task, shape.stages) if allowed(self._desk, task, nodes, scene)]
+        for stages, proof in self._best(scene, loads, task, way, steps, self._parted(sets)):
+            placed = tuple(stage if cuts is None else Stage(stage.kind, cuts[stage.items[0]]) for stage in stages)
+            yield self._solution(shape, scene, loads, (placed,), proof)
+
+    def _parted(self, sets: Iterable[Nodes]) -> list[tuple[Nodes, ...]]:
+        """Those sets of nodes that have the head's among them, and the others."""
+        parts: dict[bool, list[Nodes]] = {True: [], False: []}
+        for nodes in sets:
+            parts[self._has_head(_used(nodes))].append(nodes)
+        return [tuple(some) for some in parts.values() if some]
+
+    def _has_head(self, kinds: Iterable[int]) -> bool:
+        return any(self._desk.room.groups[kind].head for kind in kinds)
+
+    def _priced(self, loads: Loads, scene: Scene) -> tuple[Task, Task, int]:
+        """What a pipeline is cut for: its times, those on the way, and how many steps are in the ring."""
+        if self._facts.options.objective == "latency":
+            return (*self._tasks(loads.alone, scene), 1)
+        steps = loads.full.active
+        return (*self._tasks(loads.full, scene), (steps or 1) // loads.full.lanes)
+
+    def _tasks(self, load: Load, scene: Scene) -> tuple[Task, Task]:
+        desk = self._desk
+        return desk.task(load, scene, "throughput"), desk.task(replace(load, lanes=1), scene, "latency")
+
+    def _best(
+        self, scene: Scene, loads: Loads, task: Task, way: Task, steps: int, parts: Sequence[tuple[Nodes, ...]]
+    ) -> Iterable[tuple[tuple[Stage, ...], Proof]]:
+        """The best stages over any of the sets of nodes of each part, in which all have the head or none."""
+        if self._facts.options.objective == "latency":
+            for found in best_each(way, parts):
+                if found is not None:
+                    yield found.stages, proof_of("latency", found.value_ms, found, exact=True)
+            return
+        head = self._desk.head_ms(scene, loads.full.rows)
+        asks = [Ask(sets, 0.0 if self._has_head(_used(sets[0])) else head) for sets in parts]
+        for each in rounds(task, way, steps, asks):
+            if each is not None:
+                yield each.best.stages, _told(each.best, each.narrowest)
+
+    def _proof(self, scene: Scene, loads: Loads, pipelines: Sequence[tuple[Stage, ...]], *, whole: bool) -> Proof:
+        """Of several pipelines with the same cuts: of the slowest, against what it could do with cuts of its own."""
+        task, way, steps = self._priced(loads, scene)
+        kinds, latency = len(task.kinds), self._facts.options.objective == "latency"
+        known: dict[Nodes, Partition] = {}
+        for stages in pipelines:
+            costs = evaluate(way if latency else task, stages)
+            nodes = costs.nodes(kinds)
+            if nodes not in known or known[nodes].value_ms < costs.value_ms:
+                known[nodes] = costs
+        nodes, slowest = max(known.items(), key=lambda pair: pair[1].value_ms)
+        if latency:
+            (found,) = best_each(way, [[nodes]])
+            assert found is not None, "the nodes hold a pipeline"
+            return proof_of("latency", slowest.value_ms, found, exact=whole)
+        (each,) = rounds(task, way, steps, [Ask((nodes,))])
+        assert each is not None, "the nodes hold a pipeline"
+        return proof_of("throughput", slowest.value_ms, each.narrowest, exact=whole)
 
     def _rate(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
         if self._facts.options.objective == "latency":
@@ -202,48 +183,36 @@ class Solver:
         stages, total = solution.shape.stages, 0.0
         for pipeline, share in zip(solution.pipelines, shares(streams, solution.shape.replicas), strict=True):
             if share:
-                rows = grouping(share, stages)[0] if self._facts.decoder else 1
-                load = self._load(rows, share, min(solution.shape.replicas, streams), stages)
+                load = self._load(share, min(solution.shape.replicas, streams), stages)
                 beat = self.beat(pipeline, load, solution.scene)
                 each = per_second if self._facts.decoder else calls_per_second
                 total += each(beat, share, stages)
         return total
 
     def _solution(
-        self,
-        shape: Shape,
-        scene: Scene,
-        load: Load,
-        task: Task,
-        found: Sequence[tuple[tuple[Stage, ...], Partition | None]],
+        self, shape: Shape, scene: Scene, loads: Loads, found: Sequence[tuple[Stage, ...]], proof: Proof
     ) -> Solution:
-        straight = {stages: self._straight(task, stages) for stages, _ in found}
-        found = [(straight[stages], proof) for stages, proof in found]
-        order = sorted(found, key=lambda each: (rounded(self._alone(each[0], load, scene)), _kinds(each[0])))
-        pipelines = tuple(stages for stages, _ in order)
-        different = dict(order)
-        values = ((evaluate(task, stages).value_ms, proof) for stages, proof in different.items())
-        value, proof = max(values, key=lambda pair: pair[0])
+        straight = {stages: self._straight(scene, loads, stages) for stages in found}
+        pipelines = sorted(
+            (straight[stages] for stages in found),
+            key=lambda stages: (rounded(self._alone(stages, loads.full, scene)), _kinds(stages)),
+        )
         draft = Solution(
             shape,
-            self._facts.streams(shape.nodes),
+            sum(loads.shares),
             scene,
-            pipelines,
+            tuple(pipelines),
             _members(self._desk, pipelines),
             rate=0.0,
-            single=1e3 / max(self._alone(pipelines[0], load, scene), 1e-9),
-            aim=task.objective,
-            value_ms=value,
-            bound_ms=min(proof.bound_ms, value) if proof is not None else 0.0,
-            exact=proof is not None and proof.exact,
-            relaxed_ms=proof.relaxed_ms if proof is not None else 0.0,
-            searched_ms=proof.searched_ms if proof is not None else 0.0,
+            single=1e3 / max(self._alone(pipelines[0], loads.full, scene), 1e-9),
+            proof=proof,
         )
         return replace(draft, rate=self.rate(draft, draft.streams))
 
-    def _straight(self, task: Task, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    def _straight(self, scene: Scene, loads: Loads, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         """The same with its kinds in their own order as far as that costs nothing: the head's node first."""
-        known = evaluate(task, stages)
+        task = self._desk.task(loads.full, scene, "throughput")
+        known = self._all_beats(scene, loads, stages)
         for one in range(min(len(stages), _MOST_SWAPPED)):
             for two in range(one + 1, min(len(stages), _MOST_SWAPPED)):
                 if stages[one].kind <= stages[two].kind:
@@ -251,24 +220,26 @@ class Solver:
                 turned = list(stages)
                 turned[one] = replace(stages[one], kind=stages[two].kind)
                 turned[two] = replace(stages[two], kind=stages[one].kind)
-                costs = evaluate(task, turned)
-                same = rounded(costs.bottleneck_ms) <= rounded(known.bottleneck_ms)
-                if same and rounded(costs.latency_ms) <= rounded(known.latency_ms) and not objections(task, turned):
+                costs = self._all_beats(scene, loads, turned)
+                if all(a <= b for a, b in zip(costs, known, strict=True)) and not objections(task, turned):
                     stages, known = tuple(turned), costs
         return stages
 
-
-def _without(task: Task, used: Sequence[int]) -> Task:
-    """The same task with so many nodes of each kind fewer."""
-    kinds = tuple(replace(kind, count=kind.count - taken) for kind, taken in zip(task.kinds, used, strict=True))
-    pools = tuple((pool, count - sum(used[kind] for kind in pool)) for pool, count in task.pools)
-    return replace(task, kinds=kinds, pools=pools)
+    def _all_beats(self, scene: Scene, loads: Loads, stages: Sequence[Stage]) -> list[float]:
+        """All that a pipeline is judged by."""
+        beats = [self.beat(stages, load, scene) for load in dict.fromkeys((loads.full, loads.less, loads.alone))]
+        return [rounded(ms) for beat in beats for ms in (beat.slowest, beat.through)]
 
 
-def _unlike(task: Task) -> bool:
-    """Whether it matters for a single pass which nodes are taken, or in which order."""
-    used = [kind for kind in task.kinds if kind.count]
-    return any(kind.item_ms != used[0].item_ms for kind in used) or len({hop for row in task.hops for hop in row}) > 1
+def _told(best: Partition, narrowest: Partition) -> Proof:
+    """Of the best pipeline: its bottleneck, unless the least one is less."""
+    if best.bottleneck_ms * (1 - 1e-9) <= narrowest.bottleneck_ms:
+        return proof_of("throughput", best.bottleneck_ms, narrowest, exact=best.exact)
+    return proof_of("round", best.value_ms, best, exact=True)
+
+
+def _used(nodes: Nodes) -> list[int]:
+    return [kind for kind, count in enumerate(nodes) if count]
 
 
 def _members(desk: Desk, pipelines: Sequence[Sequence[Stage]]) -> tuple[tuple[Member, ...], ...]:
@@ -279,17 +250,5 @@ def _members(desk: Desk, pipelines: Sequence[Sequence[Stage]]) -> tuple[tuple[Me
     )
 
 
-def _items(stages: Sequence[Stage]) -> Cuts:
-    return tuple(stage.items for stage in stages)
-
-
 def _kinds(stages: Sequence[Stage]) -> tuple[int, ...]:
     return tuple(stage.kind for stage in stages)
-
-
-def _multisets(counts: Sequence[int], size: int) -> int:
-    """How many multisets of ``size`` there are; more than enough where they are very many."""
-    ways = [1] + [0] * size
-    for count in counts:
-        ways = [sum(ways[total - taken] for taken in range(min(count, total) + 1)) for total in range(size + 1)]
-    return ways[size]
