@@ -285,7 +285,7 @@ class Stage:
         if self._worker is None:
             return Counters(self._node, 0.0, 0.0, 0, 0, 0.0, rss)
         meter, sent = self._worker.meter, self._links.sent_bytes
-        counters = Counters(self._node, meter.busy, meter.wait, meter.steps, sent, meter.step_ms, rss)
+        counters = Counters(self._node, meter.busy, meter.wait, meter.steps, sent, meter.step_ms, rss, meter.own_ms)
         if reset:
             meter.reset()
             self._links.sent_bytes = 0

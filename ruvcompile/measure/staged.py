@@ -34,13 +34,15 @@ _LAST_WORDS = 12
 class Reality:
     """What a pipeline did: the median step of each stage (ms), its process's peak memory (bytes), and in all.
 
-    ``per_s`` is tokens or items per second with ``streams`` in flight; a peak is None where a node told nothing.
+    ``own_ms`` are the CPU times of the threads that step: where processes take turns on a core, the time by the clock
+    has the others' in it. ``per_s`` is tokens or items per second with ``streams`` in flight; a peak is None where a node told nothing.
     """
 
     stage_ms: tuple[float, ...]
     peak_bytes: tuple[int | None, ...]
     per_s: float
     streams: int
+    own_ms: tuple[float, ...] = ()
 
 
 class NotMeasuredError(MachineError):
@@ -79,6 +81,7 @@ def measure_staged(
         tuple(stage["peak_rss_bytes"] for stage in stages),
         float(told["items_per_s"] if samples else told["tokens_per_s"]),
         streams,
+        tuple(float(stage["own_ms"] or 0.0) for stage in stages),
     )
 
 

@@ -86,8 +86,8 @@ def _pipeline(
 
 
 def inner_times(desk: Desk, solution: Solution, stages: tuple[Stage, ...], rows: int) -> list[float]:
-    """The back end's part of ``stage_times``: what the units of each stage take."""
-    task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "throughput")
+    """What the units of each stage take themselves, whoever else works on its cores: the back end's part of a step."""
+    task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "latency")
     return [sum(task.kinds[stage.kind].item_ms[item] for item in stage.items) for stage in stages]
 
 

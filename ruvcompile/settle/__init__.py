@@ -21,7 +21,7 @@ from ruvcompile.fleet import HOST
 from ruvcompile.measure.staged import SECONDS, TOKENS, NotMeasuredError, measure_staged, prompt_tokens
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.progress import Progress
-from ruvcompile.settle.correct import corrected, shares_cores, with_ways
+from ruvcompile.settle.correct import corrected, tells_apart, with_ways
 from ruvcompile.settle.held import AGAIN, AGREED, FIRST, Held, look_up, promised, units_of, with_reality
 from ruvcompile.stages import Lowered
 from ruvrun.costs import CostTable
@@ -86,7 +86,7 @@ def settle(
             assert held is not None, "every stage has a row now"
         progress.note(str(held))
         first = held.difference if first is None else first
-        if held.agrees or shares_cores(plan, facts) or turn + 1 == ROUNDS:
+        if held.agrees or not tells_apart(plan, facts) or turn + 1 == ROUNDS:
             break
         facts = corrected(held, facts)
         facts = with_ways(make_plan(facts, plan.cuts), held.seen[0], facts)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from ruvcompile.plan import Facts, Plan, make_plan
-from ruvcompile.settle.held import Held, promised, units_of
+from ruvcompile.settle.held import Held, promised, shares_cores, units_of
 from ruvrun.costs import StageCost
 
 
@@ -38,6 +38,9 @@ def with_ways(plan: Plan, seen: StageCost, facts: Facts) -> Facts:
     return found if promised(make_plan(found, plan.cuts)) != promised(plan) else facts
 
 
-def shares_cores(plan: Plan, facts: Facts) -> bool:
-    """Whether stages wait for each other's cores: then neither a step nor a round says what a stage itself takes."""
-    return sum(member.threads for member in plan.members if member.node.local) > facts.cores
+def tells_apart(plan: Plan, facts: Facts) -> bool:
+    """Whether a look at the stages says what each of them takes itself.
+
+    Where they take turns on a core their CPU time does, if one thread is all that works.
+    """
+    return not shares_cores(plan, facts) or all(member.threads == 1 for member in plan.members)

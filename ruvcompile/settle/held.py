@@ -68,6 +68,11 @@ class Held:
         return f"stages measured together: {rates}; stages {stages}; {verdict}"
 
 
+def shares_cores(plan: Plan, facts: Facts) -> bool:
+    """Whether processes of this machine take turns on a core."""
+    return sum(member.threads for member in plan.members if member.node.local) > facts.cores
+
+
 def promised(plan: Plan) -> float:
     """Tokens or items per second that the plan predicts for the streams it is made for."""
     figures = plan.figures
@@ -92,18 +97,19 @@ def with_reality(plan: Plan, facts: Facts, reality: Reality, look: int = FIRST) 
     found: dict[tuple[Any, ...], list[int]] = {}
     for number, row in enumerate(blanks):
         found.setdefault(_identity(row), []).append(number)
-    rows = [_seen(blanks[numbers[0]], reality, numbers) for numbers in found.values()]
+    times = reality.own_ms if shares_cores(plan, facts) else reality.stage_ms
+    rows = [_seen(blanks[numbers[0]], reality, times, numbers) for numbers in found.values()]
     first = plan.members[0]
     source = provenance(first.target.backend, facts.program.name, first.threads)
     seen = CostTable(provenance=[source], stage=rows)
     return replace(facts, costs=merge([facts.costs, seen]))
 
 
-def _seen(row: StageCost, reality: Reality, numbers: Sequence[int]) -> StageCost:
+def _seen(row: StageCost, reality: Reality, times: Sequence[float], numbers: Sequence[int]) -> StageCost:
     """``row`` with what the stages of these numbers were seen to take."""
     return msgspec.structs.replace(
         row,
-        ms=round(fmean(reality.stage_ms[number] for number in numbers), 6),
+        ms=round(fmean(times[number] for number in numbers), 6),
         peak_rss_bytes=max(reality.peak_bytes[number] or 0 for number in numbers),
         per_s=round(reality.per_s, 4),
     )

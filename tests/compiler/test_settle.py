@@ -30,10 +30,13 @@ def model(tmp_path_factory) -> Path:
 
 
 class World:
-    """Stages that take ``slow`` times what was assumed for the units of some layers; notes every look at them."""
+    """Stages that take ``slow`` times what was assumed for the units of some layers; notes every look at them.
 
-    def __init__(self, slow: Callable[[str], float], rate: float = 1.0) -> None:
-        self.slow, self.rate = slow, rate
+    By the clock a step takes ``waits`` times as long as its thread works.
+    """
+
+    def __init__(self, slow: Callable[[str], float], rate: float = 1.0, waits: float = 1.0) -> None:
+        self.slow, self.rate, self.waits = slow, rate, waits
         self.plans: list[Plan] = []
 
     def measure(self, manifest: Path, streams: int, **_: Any) -> Reality:
@@ -41,7 +44,8 @@ class World:
         made = self.plans[-1]
         ms = [sum(self._ms(unit.nodes[0]) for unit in units) for units in settling.units_of(made)]
         per_s = self.rate * settling.promised(made) * max(made.inner_ms) / (max(ms) * made.rows)
-        return Reality(tuple(each * made.rows for each in ms), (1 << 20,) * len(ms), per_s, streams)
+        own = tuple(each * made.rows for each in ms)
+        return Reality(tuple(self.waits * each for each in own), (1 << 20,) * len(ms), per_s, streams, own)
 
     def _ms(self, node: str) -> float:
         return self.slow(node)
@@ -95,6 +99,20 @@ def test_stages_that_take_longer_than_their_units_move_the_cut(model, tmp_path, 
     assert max(slow) / min(slow) < 1.25
     assert result["measured"]["difference"] <= settling.AGREED
     assert layers(result) == [len(piece.nodes) for piece in last.pieces]
+
+
+def test_stages_that_take_turns_on_a_core_are_corrected_by_what_they_work_themselves(
+    model, tmp_path, world, monkeypatch
+) -> None:
+    """By the clock every one of them takes half as long again, which is no reason to move a cut."""
+    monkeypatch.setattr("ruvcompile.compile.cores", lambda: 2)
+    monkeypatch.setattr("ruvcompile.compile.allowed", lambda: {0, 1})
+    world(World(even, waits=1.5))
+    level = build(model, tmp_path / "level", nodes=3, stages=3)
+    assert level["measured"]["uncorrected"] <= settling.AGREED
+    world(World(late_layers_slow, waits=1.5))
+    moved = build(model, tmp_path / "moved", nodes=3, stages=3)
+    assert layers(moved)[-1] < layers(level)[-1], "slow layers are shared among more stages"
 
 
 def test_rounds_that_take_longer_lengthen_the_ways(model, tmp_path, world) -> None:

@@ -66,14 +66,14 @@ def test_the_slow_stage_is_named() -> None:
     manifest = fake_manifest(["a", "b"])
     counters = {
         "a": Counters("a", 3.0, 7.0, 10, 5, 2.0, 1 << 20),
-        "b": Counters("b", 9.0, 1.0, 10, 6, 7.0, 2 << 20),
+        "b": Counters("b", 9.0, 1.0, 10, 6, 7.0, 2 << 20, 6.5),
     }
     found = stage_figures(manifest, counters)
     assert [stage["busy"] for stage in found["stages"]] == [0.3, 0.9]
     assert found["bubble"] == pytest.approx(0.4)
     assert found["stages"][1] == {
-        "pipeline": 0, "node": "b", "busy": 0.9, "wait": 0.1, "predicted_ms": 5.0, "measured_ms": 7.0, "wire_bytes": 6,
-        "peak_rss_bytes": 2 << 20, "throttled": None,
+        "pipeline": 0, "node": "b", "busy": 0.9, "wait": 0.1, "predicted_ms": 5.0, "measured_ms": 7.0, "own_ms": 6.5,
+        "wire_bytes": 6, "peak_rss_bytes": 2 << 20, "throttled": None,
     }  # fmt: skip
     assert found["verdict"].startswith("stage 1 on b is the slowest: 7.00 ms a step against 5.00 ms predicted")
 

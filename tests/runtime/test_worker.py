@@ -12,6 +12,7 @@ from ruvrun.bundle import StageSpec
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array
 from ruvrun.manifest import Tensor
+from ruvrun.pipeline.meter import Meter
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.fakes import FakeDecoder, fake_spec, greedy, logits_of, mix
 
@@ -170,6 +171,16 @@ def test_the_meter_counts_steps_and_the_time_between_them() -> None:
     assert (meter.busy, meter.wait, meter.steps, meter.step_ms) == (0.0, 0.0, 0, 0.0)
     worker.handle(step(4, frames.SeqStep(5, 0, 3, 1, 1)), ids(1))
     assert (meter.busy, meter.wait, meter.steps, meter.step_ms) == (1.0, 0.0, 1, 1000.0)
+
+
+def test_the_meter_tells_what_the_thread_worked_from_what_it_waited_for_its_core() -> None:
+    clock, own = iter([1.0, 4.0, 5.0, 9.0]), iter([0.5, 1.5, 1.75, 3.75])
+    meter = Meter(lambda: next(clock), lambda: next(own))
+    for _ in range(2):
+        meter.done(meter.start())
+    assert (meter.step_ms, meter.own_ms) == (3500.0, 1500.0)
+    meter.reset()
+    assert meter.own_ms == 0.0
 
 
 class Adder:

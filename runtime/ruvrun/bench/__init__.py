@@ -11,8 +11,8 @@ What the figures mean:
 - ``ttft_ms`` is from handing a request in to its first token; ``tpot_ms`` is, per request, the mean time from
   token to token after the first.
 - A stage's ``busy`` and ``wait`` are shares of the time between its first and last step; ``bubble`` is the mean
-  share in which stages stood idle. ``measured_ms`` is the median step, ``predicted_ms`` the plan's, of as
-  many rows as these streams make.
+  share in which stages stood idle. ``measured_ms`` is the median step by the clock, ``own_ms`` what
+  its thread worked of it, ``predicted_ms`` the plan's, of as many rows as these streams make.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ def stage_figures(manifest: Manifest, counters: Mapping[str, Counters], streams:
                     "wait": known.wait / total if known and total else None,
                     "predicted_ms": predicted_ms(manifest, placed, streams),
                     "measured_ms": known.step_ms if known else None,
+                    "own_ms": known.own_ms if known else None,
                     "wire_bytes": known.wire_bytes if known else None,
                     "peak_rss_bytes": known.peak_rss_bytes if known else None,
                     "throttled": None,

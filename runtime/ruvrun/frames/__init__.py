@@ -186,7 +186,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
 
 class Counters(msgspec.Struct, frozen=True, array_like=True, tag="counters"):
     """A stage's counters since the last reset: seconds busy, seconds waiting between steps, steps, bytes sent,
-    median ms of a step, peak resident bytes of the process.
+    median ms of a step, peak resident bytes of the process, median CPU ms of the thread in a step.
     """
 
     node: str
@@ -196,6 +196,7 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, tag="counters"):
     wire_bytes: int
     step_ms: float
     peak_rss_bytes: int
+    own_ms: float = 0.0
 
 
 Ring = Open | Close | Step | Run
