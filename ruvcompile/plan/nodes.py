@@ -94,8 +94,8 @@ def members(
     for node in chosen:
         threads = _threads(node, targets[node.target], local, cores)
         if node.local and threads > cores:
-            here = f"{cores} core{'s' * (cores > 1)}"
-            told = f"node {node.name} is to work with {threads} threads, and this machine has {here}"
+            there = f"{cores} core{'s' * (cores > 1)}"
+            told = f"node {node.name} is to work with {threads} threads, and this machine has {there}"
             raise InputError("threads-over-cores", told, hint="correct its threads or cpus in the fleet file")
         beside = max(1, min(local, cores // threads)) if node.local else 1
         found.append(Member(node, targets[node.target], threads, beside, node.cpus))
