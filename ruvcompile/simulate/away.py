@@ -1,8 +1,9 @@
 """How many nodes may be away before a service is no longer good enough.
 
 A pipeline needs all of its nodes, so the worst that k nodes can do by being away is to be of k pipelines, those that
-serve the most. The head's node is not counted: without it nothing is served at all. What the nodes of a broken pipeline
-could do in another one, after a new build, is not counted either.
+serve the most. The head's node is not counted: without it nothing is served at all, and a pipeline that has no other
+node cannot be lost before. What the nodes of a broken pipeline could do in another one, after a new build, is not
+counted either.
 
 A service is good enough while every request is served and 95 of 100 first tokens come in time: within twice the time
 that they take somebody who is alone with the whole fleet; ten seconds are always in time for a first token, one second
@@ -42,6 +43,8 @@ def nodes_may_be_away(forecast: Forecast, load: Load, limit: float) -> int:
     """The most nodes that may be away, whichever they are, with ``load`` still served within ``limit`` ms.
 
     With none away it is; the caller has seen that. Fewer nodes away are never worse, so the number is found by halving.
+    Where every pipeline that can be broken may be, those of the head's node alone serve everybody, and all other nodes
+    may be away.
     """
     worst = _worst(forecast)
     good, bad = 0, len(worst) + 1
@@ -52,7 +55,9 @@ def nodes_may_be_away(forecast: Forecast, load: Load, limit: float) -> int:
             good = tried
         else:
             bad = tried
-    return good
+    if good < len(worst):
+        return good
+    return sum(stage.node != forecast.head_node for pipeline in forecast.pipelines for stage in pipeline.stages)
 
 
 def _worst(forecast: Forecast) -> list[str]:
