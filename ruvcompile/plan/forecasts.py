@@ -53,17 +53,15 @@ def time_to_first(desk: Desk, solution: Solution) -> float:
     """From a prompt of ``--prompt-tokens`` to its first token, nobody else being there."""
     stages, members = solution.pipelines[0], solution.members[0]
     chunks, position = [], 0
-    sizes = _chunks(desk.facts.options.prompt_tokens)
+    sizes = chunks_of(desk.facts.options.prompt_tokens)
     for tokens in sizes:
-        times = [desk.head_ms(solution.scene, 1)]
-        times += [_chunk_ms(desk, solution, stages, place, tokens, position) for place in range(len(stages))]
-        chunks.append(times)
+        chunks.append([_chunk_ms(desk, solution, stages, place, tokens, position) for place in range(len(stages))])
         position += tokens
-    hops = [hop.ms(sizes[0]) for hop in _hops(desk, stages, members)]
-    return first_token_ms(chunks, hops)
+    beside = [place for place, member in enumerate(members) if member.name == desk.room.head.name]
+    return first_token_ms(sizes, chunks, desk.head_ms(solution.scene, 1), _hops(desk, stages, members), beside)
 
 
-def _chunks(prompt: int) -> list[int]:
+def chunks_of(prompt: int) -> list[int]:
     """As the engine cuts a prompt: a rest of one token joins the chunk before it."""
     sizes, left = [], prompt
     while left > CHUNK + 1:

@@ -6,14 +6,16 @@ gets one token, takes the longer of two: the slowest resource has g steps to dea
 has been everywhere. Resources are the processes of the stages, each with what else its cores do, and the links. With
 one step in the ring only the second counts: it is what a single user waits for.
 
-A prompt goes in chunks that follow each other through the stages. The first one passes all of them; of those behind it
-each is done one chunk's time of the slowest resource later. The last chunk brings the first token itself.
+A prompt goes in chunks that follow each other through links and stages; the last one brings the first token itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+from ruvcompile.forecast import HopForecast
 
 
 @dataclass(frozen=True)
@@ -57,17 +59,37 @@ def shares(total: int, parts: int) -> tuple[int, ...]:
     return tuple(total // parts + (number < total % parts) for number in range(parts))
 
 
-def first_token_ms(chunks: Sequence[Sequence[float]], hops: Sequence[float]) -> float:
-    """From the prompt to its first token.
+def first_token_ms(
+    sizes: Sequence[int],
+    chunks: Sequence[Sequence[float]],
+    head_ms: float,
+    hops: Sequence[HopForecast],
+    beside: Collection[int] = (),
+) -> float:
+    """From the prompt to its first token, nobody else being there.
+
+    Every stage does one chunk at a time, and every link carries one message at a time. No more than two chunks per
+    stage are in the ring; a token comes back of each, at most.
 
     Args:
-        chunks: for each chunk the times of all resources in order (head, stages), the way between them left out.
-        hops: what one message takes from each to the next, the way back included.
+        sizes: tokens of each chunk.
+        chunks: of each the times of the stages, in order.
+        head_ms: the head's work on each chunk before it leaves.
+        hops: the links in order, the way back to the head last.
+        beside: the stages on whose cores the head works; what they have to do then waits so long.
     """
-    free = [0.0] * len(chunks[0])
-    for chunk in chunks:
-        at = 0.0
-        for number, ms in enumerate(chunk):
-            free[number] = at = max(at, free[number]) + ms
-            at += hops[number]
-    return at
+    stages = len(hops) - 1
+    links, free, head, back = [0.0] * len(hops), [0.0] * stages, 0.0, deque([0.0] * 2 * stages, maxlen=2 * stages)
+    for tokens, times in zip(sizes, chunks, strict=True):
+        at = max(head, back[0])
+        for stage in beside:
+            free[stage] += min(head_ms, max(0.0, free[stage] - at))
+        head = at = at + head_ms
+        for number, hop in enumerate(hops):
+            carried = hop.ms_per_byte * hop.bytes_per_row * (tokens if number < stages else 1)
+            links[number] = at = max(at, links[number]) + carried
+            at += hop.latency_ms
+            if number < stages:
+                free[number] = at = max(at, free[number]) + times[number]
+        back.append(at)
+    return back[-1]

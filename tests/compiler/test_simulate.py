@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ruvcompile.forecast import Forecast, HopForecast
+from ruvcompile.forecast import Forecast, HopForecast, PipelineForecast, StageForecast
+from ruvcompile.plan.forecasts import chunks_of
+from ruvcompile.plan.memory import CHUNK
+from ruvcompile.plan.pace import first_token_ms
 from ruvcompile.simulate import Absence, Lengths, Load, Outcome, simulate, simulation, timeline
 from ruvcompile.simulate.away import limit_ms, nodes_may_be_away
 from ruvcompile.simulate.figures import figures, paces, percentile, waits
@@ -41,6 +44,34 @@ def test_one_stage_and_one_user_is_a_sum() -> None:
     chunks = 0.75 + 256 * 0.1 + 2 + 3 * 5 + 600 * 0.25 + 0.1 + 2
     assert job.first == pytest.approx(chunks)
     assert job.done == pytest.approx(chunks + 9 * (0.75 + 0.1 + 2 + 10 + 0.1 + 2))
+
+
+@given(
+    stages=st.lists(st.tuples(st.floats(0, 20), st.floats(0, 0.5)), min_size=1, max_size=4),
+    links=st.lists(st.tuples(st.floats(0, 200), st.floats(0, 0.002), st.integers(0, 300)), min_size=5, max_size=5),
+    head_ms=st.floats(0, 8),
+    prompt=st.integers(1, 3000),
+    beside=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_first_token_comes_when_the_plan_says(
+    stages: list[tuple[float, float]],
+    links: list[tuple[float, float, int]],
+    head_ms: float,
+    prompt: int,
+    beside: bool,
+) -> None:
+    """Of one request to an idle pipeline: links slow or far, a window that is full, the head beside a stage."""
+    lines = [line(*stage) for stage in stages]
+    hops = tuple(HopForecast(*link) for link in links[: len(stages) + 1])
+    idle = PipelineForecast(tuple(StageForecast(f"n-{at}", NOTHING, each) for at, each in enumerate(lines)), hops)
+    forecast = fleet(idle, head=line(head_ms, 0), head_node="n-0" if beside else "head", chunk=CHUNK)
+    sizes = chunks_of(prompt)
+    assert sum(sizes) == prompt
+    times = [[each(size) for each in lines] for size in sizes]
+    (job,) = simulate(forecast, _together(1, 1, prompt)).finished
+    found = first_token_ms(sizes, times, head_ms, hops, [0] if beside else [])
+    assert found == pytest.approx(job.first, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3, 4, 6, 8])
@@ -236,6 +267,28 @@ def test_as_many_nodes_may_be_away_as_pipelines_are_to_spare(pipelines: int, exp
     load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
     assert nodes_may_be_away(forecast, load, 10_000) == expected
     assert nodes_may_be_away(forecast, load, 1) == 0
+
+
+def test_a_pipeline_of_the_heads_node_alone_may_lose_all_others() -> None:
+    """Its node is the head's, so it works as long as anything is served: all three of the other may be away at once."""
+    alone = pipeline(line(10, 1), chunks=line(5, 0.1), name="home")
+    wide = pipeline(*[line(10, 1)] * 3, chunks=line(5, 0.1), name="far")
+    forecast = fleet(alone, wide, head_node="home-0")
+    load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
+    assert nodes_may_be_away(forecast, load, 10_000) == 3
+    assert nodes_may_be_away(fleet(alone, head_node="home-0"), load, 10_000) == 0, "there is nobody else"
+    gone = simulate(forecast, _together(2, 20), [Absence(f"far-{number}") for number in range(3)])
+    assert (len(gone.finished), len(gone.lost)) == (2, 0)
+    headless = simulate(forecast, _together(2, 20), [Absence("home-0", 50)])
+    assert (len(headless.finished), len(headless.lost)) == (0, 2), "who loses the head's node loses everything"
+
+
+def test_a_pipeline_with_a_stage_on_the_heads_node_is_lost_with_any_other_of_its_nodes() -> None:
+    mixed = pipeline(line(10, 1), line(10, 1), chunks=line(5, 0.1), name="mixed")
+    load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
+    assert nodes_may_be_away(fleet(mixed, head_node="mixed-0"), load, 10_000) == 0
+    spare = pipeline(line(10, 1), line(10, 1), chunks=line(5, 0.1), name="spare")
+    assert nodes_may_be_away(fleet(mixed, spare, head_node="mixed-0"), load, 10_000) == 1
 
 
 def test_the_worst_nodes_are_those_of_the_fastest_pipelines() -> None:
