@@ -21,6 +21,7 @@ from ruvrun.bench import GREEDY, prompts
 from ruvrun.elements import Value
 from ruvrun.engine import Lost, Request
 from ruvrun.errors import MachineError, UnreachableError
+from ruvrun.frames import Sampling
 from ruvrun.manifest import Manifest, Space
 from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.head import open_driver
@@ -68,7 +69,7 @@ class StageRing:
         self._manifest, self._driver = manifest, driver
         self.carried = 0
 
-    def decode(self, rows: int, rounds: int) -> Rounds:
+    def decode(self, rows: int, rounds: int, sampling: Sampling = GREEDY) -> Rounds:
         """Rounds of ``rows`` sequences.
 
         Raises:
@@ -78,7 +79,7 @@ class StageRing:
         watch = _Watch(rows, rounds)
         names = [driver.next_id() for _ in range(rows)]
         for name, text in zip(names, prompts(manifest, rows, prompt_tokens(manifest.program.context)), strict=True):
-            driver.submit(Request(name, text, tokens(rows, rounds), GREEDY, frozenset()), watch)
+            driver.submit(Request(name, text, tokens(rows, rounds), sampling, frozenset()), watch)
         moments = watch.wait()
         for name in names:
             driver.cancel(name)
