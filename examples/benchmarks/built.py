@@ -6,18 +6,26 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import CACHE, Options, tell
+from harness import CACHE, ROOT, Options, tell
 
 MODEL = CACHE.parent / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 _BIN = Path(sys.executable).parent
 
 
-def build(name: str, cpus: Sequence[int], *, reuse: bool) -> Path:
-    """Build the model in int4 with one stage for each of ``cpus``, pinned to it; the manifest."""
+def build(
+    name: str, cpus: Sequence[int], *, reuse: bool, backends: Sequence[str] = (), more: Sequence[str] = ()
+) -> Path:
+    """Build the model in int4 with one stage for each of ``cpus``, pinned to it; the manifest.
+
+    Args:
+        backends: of each stage in order; none where the plan is to choose.
+        more: of the command line.
+    """
     directory = CACHE / name
     manifest = directory / "dist" / "manifest.toml"
     if reuse and manifest.is_file():
@@ -26,14 +34,30 @@ def build(name: str, cpus: Sequence[int], *, reuse: bool) -> Path:
     directory.mkdir(parents=True)
     fleet = directory / "fleet.toml"
     nodes = [
-        f'[[node]]\nname = "core-{number}"\ntarget = "host"\ncpus = [{cpu}]\nthreads = 1\n'
+        f'[[node]]\nname = "core-{number}"\ntarget = "{f"on-{backends[number]}" if backends else "host"}"\n'
+        f'address = "local"\ncpus = [{cpu}]\nthreads = 1\n'
         for number, cpu in enumerate(cpus)
     ]
-    fleet.write_text("\n".join(['format = 1\nhead = "core-0"\n', *nodes]))
+    # Kinds of nodes whose order is not to be chosen: the embedding is on the first.
+    place = ['[[place]]\nmatch = "/embed"\non = ["core-0"]\n'] if len(set(backends)) > 1 else []
+    fleet.write_text("\n".join(['format = 1\nhead = "core-0"\n', *nodes, *place]))
     tell(f"building {name}: {len(cpus)} stages of {MODEL.name}")
     shape = ["--stages", str(len(cpus)), "--quant", "int4", "--quiet"]
-    command(["ruvcompile", "build", str(MODEL), "--fleet", str(fleet), *shape, "-o", str(directory / "dist")])
+    kinds = ["--targets-dir", str(_kinds(directory, backends))] if backends else []
+    output = ["-o", str(directory / "dist")]
+    command(["ruvcompile", "build", str(MODEL), "--fleet", str(fleet), *shape, *kinds, *more, *output])
     return manifest
+
+
+def _kinds(directory: Path, backends: Sequence[str]) -> Path:
+    """Targets that are this machine with one of its back ends."""
+    host = tomllib.loads((ROOT / "targets" / "host" / "target.toml").read_text("utf-8"))
+    for backend in backends:
+        kind = {**host, "backends": [backend], "packages": [f"ruvrun[{backend}]"]}
+        path = directory / "targets" / f"on-{backend}" / "target.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in kind.items()))
+    return directory / "targets"
 
 
 def bench(manifest: Path, options: Options, *, streams: int) -> dict[str, Any]:
@@ -45,13 +69,13 @@ def bench(manifest: Path, options: Options, *, streams: int) -> dict[str, Any]:
     return result
 
 
-def command(arguments: Sequence[str]) -> str:
-    """Standard output of one of our commands; where it fails, what it said is passed on and we end."""
+def command(arguments: Sequence[str], fine: Sequence[int] = (0,)) -> str:
+    """Standard output of one of our commands; where it ends otherwise, what it said is passed on."""
     program, *rest = arguments
     done = subprocess.run(
         [str(_BIN / program), *rest], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    if done.returncode:
+    if done.returncode not in fine:
         raise SystemExit(f"error: {' '.join(arguments)} ended with {done.returncode}\n{done.stderr}{done.stdout}")
     return done.stdout
 

@@ -170,9 +170,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
-    """Of Python and the packages that are measured."""
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+def versions(*more: str) -> dict[str, str]:
+    """Of Python and the packages that are measured, these always and ``more``."""
+    found = {name: importlib.metadata.version(name) for name in (*PACKAGES, *more)}
+    return {"python": platform.python_version(), **found}
 
 
 def two_cores() -> tuple[int, int]:

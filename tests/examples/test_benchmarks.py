@@ -18,8 +18,8 @@ import pytest
 
 ROOM = Path(__file__).parents[2] / "examples" / "benchmarks"
 NAMES = [
-    *("build", "compile-70b", "compile-8b", "large-graphs", "parity", "planner", "prediction", "simulation"),
-    *("two-nodes", "two-nodes-one"),
+    *("build", "compile-70b", "compile-8b", "equality", "large-graphs", "mixed", "parity", "planner", "prediction"),
+    *("simulation", "two-nodes", "two-nodes-one"),
 ]
 KEYS = {"name", "value", "unit", "target", "ok", "runs", "spread", "machine", "versions", "details"}
 
