@@ -77,6 +77,7 @@ class Written:
         kv_type: of keys and values.
         state: of a decoder that keeps it in plain tensors.
         options: the back end's settings that decide what is computed.
+        requires: the least versions of the back end and of what it needs on a node.
     """
 
     model: str
@@ -87,3 +88,4 @@ class Written:
     kv_type: KvType = "float32"
     state: list[State] = field(default_factory=list)
     options: Mapping[str, str] = field(default_factory=dict)
+    requires: Mapping[str, str] = field(default_factory=dict)

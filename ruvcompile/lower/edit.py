@@ -45,6 +45,11 @@ class Edit:
             if node is not None and node.graph is self.graph and unread:
                 self.graph.remove(node, safe=True)
 
+    def drop_unread(self) -> None:
+        """Drop the initializers that nobody reads any more."""
+        for name in [name for name, value in self.graph.initializers.items() if not value.uses()]:
+            del self.graph.initializers[name]
+
     def input(self, name: str, shape: Sequence[int | str], dtype: ir.DataType = ir.DataType.INT32) -> ir.Value:
         """A further input of the graph."""
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))

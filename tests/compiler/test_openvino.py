@@ -19,7 +19,7 @@ from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvrun.executors import DecoderExecutor, Span, load_decoder
-from ruvrun.executors.openvino import OPTIONS, WINDOWS
+from ruvrun.executors.openvino import OPTIONS
 from ruvrun.executors.paged import PagedDecoder
 from ruvrun.profile.sheet import load_sheet
 from tests.decoders import Stage, family_program, tiny_program
@@ -230,16 +230,6 @@ def test_what_decides_a_result_stands_in_the_bundle(program, folder, store) -> N
     assert spec.kv.dtype == "uint8"
 
 
-def test_windows_stand_in_the_bundle_and_are_held_against_the_layers(tmp_path) -> None:
-    program = family_program("gemma3", "int4")
-    ((path, spec),) = written(program, (), tmp_path, WeightStore(tmp_path / "store"))
-    assert spec.options[WINDOWS] == ",".join(["16"] * 5 + ["0", "16"])
-    wrong = msgspec.structs.replace(spec, options={**spec.options, WINDOWS: "16,0"})
-    with pytest.raises(InputError) as error:
-        load_decoder(path, wrong, context=CONTEXT, slots=1, threads=1)
-    assert error.value.ref == "option-wrong"
-
-
 def test_an_option_of_a_stranger_is_refused(program, folder, store) -> None:
     ((path, spec),) = written(program, (), folder, store)
     wrong = msgspec.structs.replace(spec, options={**spec.options, "CACHE_DIR": "/"})
@@ -258,7 +248,7 @@ def test_what_openvino_does_not_compute_is_named(tmp_path) -> None:
 
 
 def test_a_layer_that_does_not_become_paged_is_told(program, folder, store, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("ruvrun.executors.paged._OPERATION", "another")
+    monkeypatch.setattr("ruvrun.executors.attention.OPERATION", "another")
     with pytest.raises(InputError, match="does not make paged") as error:
         written(program, (), tmp_path, store)
     assert "0 of 2 layers" in error.value.context[0]

@@ -92,8 +92,8 @@ def test_units_are_told_by_the_back_ends_own_counters(tmp_path) -> None:
     assert sorted(row.label for row in rows) == ["embed", "head", "layers.*.attn", "layers.*.mlp"]
     assert all((row.backend, row.target) == ("openvino", "intel-cpu") for row in rows)
     found = {row.label: {node.name.rpartition("/")[2] for node in row.node} for row in rows}
-    assert {"q_proj", "k_proj", "v_proj", "o_proj"} <= found["layers.*.attn"]
-    assert {"gate_proj", "up_proj", "down_proj"} <= found["layers.*.mlp"]
+    assert {"qkv_proj", "o_proj"} <= found["layers.*.attn"]
+    assert {"gate_up_proj", "down_proj"} <= found["layers.*.mlp"]
     assert all(point.ms > 0 for row in rows for point in row.curve)
 
 

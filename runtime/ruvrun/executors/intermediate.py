@@ -12,15 +12,22 @@ import openvino as ov
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.errors import InputError
-from ruvrun.executors.pages import zeroed
-
-PAGE = 4096
-"""The files of a stage's constants are put one behind the other, each at a multiple of this."""
+from ruvrun.executors.pages import PAGE, mapped
 
 
 def read_stage(core: Any, directory: Path, spec: StageSpec) -> Any:
-    """The ``openvino.Model`` of a decoder stage."""
-    return core.read_model((directory / spec.model).read_bytes(), ov.Tensor(_constants(directory, spec)))
+    """The ``openvino.Model`` of a decoder stage, with constants of its own."""
+    return core.read_model((directory / spec.model).read_bytes(), ov.Tensor(map_constants(directory, spec)))
+
+
+def map_stage(core: Any, directory: Path, spec: StageSpec) -> tuple[Any, Array]:
+    """As ``read_stage``, with constants that lie in the files; they must be kept as long as anything made of the model.
+
+    Kernels pack most weights for themselves. What they read as it is, rows of an embedding, comes from the files.
+    """
+    constants = map_constants(directory, spec)
+    model = core.read_model((directory / spec.model).read_bytes(), ov.Tensor(constants, shared_memory=True))
+    return model, constants
 
 
 @contextmanager
@@ -37,13 +44,9 @@ def loading(spec: StageSpec) -> Iterator[None]:
         ) from None
 
 
-def _constants(directory: Path, spec: StageSpec) -> Array:
+def map_constants(directory: Path, spec: StageSpec) -> Array:
     """The files of constants in the order of the bundle, each from a multiple of ``PAGE`` on."""
-    files = [file for file in spec.files if file.path.startswith("weights/")]
-    joined = zeroed(sum(-(-file.bytes // PAGE) * PAGE for file in files))
-    at = 0
-    for file in files:
-        with (directory / file.path).open("rb") as stream:
-            stream.readinto(joined[at : at + file.bytes])  # type: ignore[arg-type]  # an array is a buffer
-        at += -(-file.bytes // PAGE) * PAGE
-    return joined
+    return mapped([(directory / file.path, file.bytes) for file in spec.files if file.path.startswith("weights/")])
+
+
+__all__ = ["PAGE", "loading", "map_constants", "map_stage", "read_stage"]

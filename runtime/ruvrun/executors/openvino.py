@@ -1,7 +1,7 @@
 """The OpenVINO executor: one call for all sequences of a step, whatever they want of it.
 
-**Decoders.** The stage graph (see ``ruvcompile/lower/openvino``) is made paged when it is loaded: keys and values lie
-in blocks of 32 positions, and small arrays say which tokens of the flat axis are whose, how far each sequence is, and
+**Decoders.** The stage's graph gets its paged attention when it is loaded (``attention.py``): keys and values lie in
+blocks of 32 positions, and small arrays say which tokens of the flat axis are whose, how far each sequence is, and
 which blocks are its own (``paged.py``). A slot owns as many consecutive blocks as the context needs. So prompts in
 chunks, sequences that decode beside them, and a smaller position after a rewind are only a matter of what these arrays
 say.
@@ -24,15 +24,14 @@ import openvino as ov
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
-from ruvrun.executors.intermediate import loading, read_stage
-from ruvrun.executors.paged import EMBEDDED, PagedDecoder, paged
+from ruvrun.executors.attention import put_back
+from ruvrun.executors.intermediate import loading, map_stage
+from ruvrun.executors.kernels import Ran, kernels
+from ruvrun.executors.paged import PagedDecoder
 from ruvrun.executors.pages import use_huge_pages
 
 OPTIONS = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "KEY_CACHE_QUANT_MODE", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
 """The settings that a bundle may bring; the others are the machine's own matter and here."""
-
-WINDOWS = "WINDOWS"
-"""An option that is ours: of each layer how many positions a token sees, where any does not see all."""
 
 DEVICE = "CPU"
 
@@ -55,6 +54,10 @@ class OpenVinoGraph:
         except RuntimeError as error:
             raise _refused(str(error)) from None
         return {name: found[name] for name in self._outputs}
+
+    def kernels(self) -> list[Ran]:
+        """What ran in the last run, where the stage was opened to tell."""
+        return kernels(self._request)
 
 
 def _check(name: str, port: Any, value: Value) -> None:
@@ -84,42 +87,27 @@ def open_decoder(
     directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int, profile: bool = False
 ) -> PagedDecoder:
     """Load a decoder stage, cold; with ``profile`` it keeps the time of every kernel (``PagedDecoder.kernels``)."""
-    core, windows = ov.Core(), windows_of(spec)
+    core, settings = ov.Core(), _settings(spec, threads, profile=profile)
     with loading(spec):
-        model = read_stage(core, directory, spec)
-        if windows:
-            paged(model, windows)
-        compiled = core.compile_model(model, DEVICE, _settings(spec, threads, profile=profile))
-    return PagedDecoder(compiled, spec, context=context, slots=slots)
+        model, constants = map_stage(core, directory, spec)
+        if spec.kv is not None and spec.kv.layers:
+            put_back(model, spec.kv)
+        compiled = core.compile_model(model, DEVICE, settings)
+    return PagedDecoder(compiled, spec, context=context, slots=slots, constants=constants)
 
 
-def load_graph(directory: Path, spec: StageSpec, *, threads: int) -> OpenVinoGraph:
-    """Load a stage of a graph."""
-    core = ov.Core()
+def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool = False) -> OpenVinoGraph:
+    """Load a stage of a graph; with ``profile`` it keeps the time of every kernel (``OpenVinoGraph.kernels``)."""
+    core, settings = ov.Core(), _settings(spec, threads, profile=profile)
     with loading(spec):
-        return OpenVinoGraph(
-            core.compile_model(core.read_model(directory / spec.model), DEVICE, _settings(spec, threads))
-        )
-
-
-def windows_of(spec: StageSpec) -> list[int]:
-    """Of each layer of a decoder stage how many positions a token sees; 0 for all."""
-    layers = spec.kv.layers if spec.kv is not None else 0
-    try:
-        found = [int(each) for each in spec.options[WINDOWS].split(",")] if WINDOWS in spec.options else [0] * layers
-    except ValueError:
-        found = []
-    if len(found) != layers:
-        what = f"the bundle's {WINDOWS} does not tell a window for each of its {layers} layers"
-        raise InputError("option-wrong", what, hint="build again")
-    return found
+        return OpenVinoGraph(core.compile_model(core.read_model(directory / spec.model), DEVICE, settings))
 
 
 def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[str, Any]:
-    if unknown := sorted(spec.options.keys() - {*OPTIONS, WINDOWS}):
+    if unknown := sorted(spec.options.keys() - {*OPTIONS}):
         raise InputError("option-unknown", f"the bundle sets {unknown[0]}", hint=did_you_mean(unknown[0], OPTIONS))
     return {
-        **{name: value for name, value in spec.options.items() if name != WINDOWS},
+        **spec.options,
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
@@ -130,11 +118,9 @@ def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[s
 
 __all__ = [
     "DEVICE",
-    "EMBEDDED",
     "OPTIONS",
     "OpenVinoGraph",
     "load_decoder",
     "load_graph",
     "open_decoder",
-    "paged",
 ]

@@ -32,54 +32,22 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-from openvino import opset13
-from openvino._offline_transformations import paged_attention_transformation
 
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
-from ruvrun.errors import IntegrityError
 from ruvrun.executors import Span
+from ruvrun.executors.attention import EMBEDDED, IDS
+from ruvrun.executors.kernels import Ran, kernels
 from ruvrun.executors.pages import zeroed
 
 BLOCK = 32
 """Positions of a block on a CPU."""
 
-IDS, EMBEDDED, LOGITS, ROWS = "input_ids", "inputs_embeds", "logits", "logit_rows"
-_OPERATION = "PagedAttentionExtension"
-_KEYS, _WINDOW = 3, 10
-"""Which inputs of it are the cache of keys, and how many positions are seen."""
-
+LOGITS, ROWS = "logits", "logit_rows"
 _CALLS_KEPT, _MOST_KEPT = 128, 32
-_TRIED = 8
+_TRIED = 4
 """Positions at which a row alone is held against one in company: where they differ, most values do."""
 _NUMPY = {"f32": np.float32, "f16": np.float16, "u8": np.uint8}
-
-
-def paged(model: Any, windows: Sequence[int]) -> None:
-    """Make the attention of a stateful model paged, in place.
-
-    Args:
-        windows: of each layer, how many positions a token sees, itself the last of them; 0 for all.
-
-    Raises:
-        IntegrityError: not every one of the layers was made paged.
-    """
-    (source,) = [port for port in model.inputs if port.get_any_name() in (IDS, EMBEDDED)]
-    name, width = source.get_any_name(), list(source.get_partial_shape())[2:]
-    paged_attention_transformation(model, False, False, False)
-    operations = [node for node in model.get_ops() if node.get_type_name() == _OPERATION]
-    if len(operations) != len(windows):
-        raise IntegrityError(
-            "attention-not-paged",
-            f"OpenVINO made {len(operations)} of {len(windows)} layers paged",
-            hint="build again with this version of OpenVINO",
-        )
-    for operation in operations:
-        layer = int(operation.input_value(_KEYS).get_any_name().rpartition(".")[2])
-        # What the standard hides from a token is lost on the way, whatever it was.
-        operation.input(_WINDOW).replace_source_output(opset13.constant(np.int32(windows[layer])).output(0))
-    # How wide a token is gets lost, too, and with it the kernels that need to know.
-    model.reshape({name: ov.PartialShape([-1, *width])})
 
 
 @dataclass
@@ -92,9 +60,18 @@ class _Call:
 
 
 class PagedDecoder:
-    """A decoder stage with a pool of blocks; a ``DecoderExecutor``."""
+    """A decoder stage with a pool of blocks; a ``DecoderExecutor``.
 
-    def __init__(self, compiled: Any, spec: StageSpec, *, context: int, slots: int) -> None:
+    Args:
+        compiled: its model.
+        spec: its ``bundle.toml``.
+        context: positions per slot.
+        slots: sequences at a time.
+        constants: what the model was read with; kept as long as the decoder.
+    """
+
+    def __init__(self, compiled: Any, spec: StageSpec, *, context: int, slots: int, constants: Array) -> None:
+        self._constants = constants  # what was compiled reads some of them where they are
         self.slots = slots
         self.context = context
         self._blocks = -(-context // BLOCK)
@@ -187,11 +164,9 @@ class PagedDecoder:
         if run() == alone:
             self._least = 1
 
-    def kernels(self) -> list[tuple[str, str, float]]:
-        """Name, kind and microseconds of what ran in the last step, where the stage was opened to tell them."""
-        found = self._request.get_profiling_info()
-        ran = [each for each in found if each.status == ov.ProfilingInfo.Status.EXECUTED and each.real_time]
-        return [(each.node_name, each.node_type, each.real_time.total_seconds() * 1e6) for each in ran]
+    def kernels(self) -> list[Ran]:
+        """What ran in the last step, where the stage was opened to tell."""
+        return kernels(self._request)
 
     def _fill(self, call: _Call, spans: Sequence[Span], rows: int) -> None:
         arrays = call.arrays
@@ -248,3 +223,6 @@ class PagedDecoder:
 def _sizes(port: Any) -> list[int]:
     """Sizes of a block, which only the compiled model knows."""
     return [size.get_length() for size in list(port.get_partial_shape())[1:]]
+
+
+__all__ = ["BLOCK", "EMBEDDED", "IDS", "LOGITS", "ROWS", "PagedDecoder"]

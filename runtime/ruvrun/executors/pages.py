@@ -16,15 +16,18 @@ import contextlib
 import ctypes
 import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 HUGE = 2 << 20
+PAGE = 4096
+"""Files that are mapped together begin at multiples of this."""
 _FULL = 0.9
 _ADVISE, _COLLAPSE = 14, 25  # MADV_HUGEPAGE, MADV_COLLAPSE
+_FIXED = 0x10  # MAP_FIXED
 _REGION = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0 *(?:\[heap\])?$")
 
 
@@ -51,6 +54,36 @@ def zeroed(size: int) -> npt.NDArray[np.uint8]:
     with contextlib.suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8, size)
+
+
+def mapped(files: Sequence[tuple[Path, int]]) -> npt.NDArray[np.uint8]:
+    """Files of these lengths one behind the other, each from a multiple of ``PAGE`` on, read only when they are looked
+    at; writing to them changes no file.
+    """
+    total = sum(-(-size // PAGE) * PAGE for _, size in files)
+    if mmap.PAGESIZE != PAGE:  # a machine with larger ones cannot put them there
+        joined = np.zeros(total, np.uint8)
+        for (path, size), at in zip(files, _begins(files), strict=True):
+            joined[at : at + size] = np.fromfile(path, np.uint8, size)
+        return joined
+    whole = np.frombuffer(mmap.mmap(-1, max(total, 1)), np.uint8, total)
+    place = ctypes.CDLL(None, use_errno=True).mmap
+    place.restype = ctypes.c_void_p
+    place.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    for (path, size), at in zip(files, _begins(files), strict=True):
+        with path.open("rb") as file:
+            where = whole.ctypes.data + at
+            rights = mmap.PROT_READ | mmap.PROT_WRITE
+            if size and place(where, size, rights, mmap.MAP_PRIVATE | _FIXED, file.fileno(), 0) != where:
+                raise OSError(ctypes.get_errno(), f"cannot map {path}")
+    return whole
+
+
+def _begins(files: Sequence[tuple[Path, int]]) -> Iterator[int]:
+    at = 0
+    for _, size in files:
+        yield at
+        at += -(-size // PAGE) * PAGE
 
 
 def full_regions(smaps: str) -> Iterator[tuple[int, int]]:

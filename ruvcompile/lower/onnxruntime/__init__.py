@@ -29,7 +29,7 @@ import onnx_ir as ir
 from ruvcompile.lower.edit import Edit
 from ruvcompile.lower.onnxruntime.attention import attend
 from ruvcompile.lower.onnxruntime.mlp import gate
-from ruvcompile.lower.onnxruntime.projections import bias_inside
+from ruvcompile.lower.projections import bias_inside
 from ruvcompile.lower.rows import FINAL_NORM, ROWS, gather_rows
 from ruvcompile.passes.edit import made_by, replace_value
 from ruvcompile.passes.quantise import MS_DOMAIN
@@ -107,8 +107,7 @@ def _norm(edit: Edit, node: ir.Node) -> None:
 def _clean(model: ir.Model) -> None:
     """Drop what the rules left over: initializers and the ``position_ids`` input that nobody reads."""
     graph = model.graph
-    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
-        del graph.initializers[name]
+    Edit(graph).drop_unread()
     for value in [value for value in graph.inputs if value.name == "position_ids" and not value.uses()]:
         graph.inputs.remove(value)
 

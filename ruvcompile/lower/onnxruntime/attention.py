@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ruvcompile.errors import InputError
 from ruvcompile.lower.edit import Edit, integer
-from ruvcompile.lower.onnxruntime.projections import stack
+from ruvcompile.lower.projections import stack
 from ruvcompile.passes.edit import made_by, replace_value
 
 HEAD_MULTIPLE = 16

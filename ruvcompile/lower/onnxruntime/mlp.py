@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ruvcompile.lower.edit import Edit, integer
-from ruvcompile.lower.onnxruntime.projections import stack
+from ruvcompile.lower.projections import stack
 from ruvcompile.passes.edit import made_by, replace_value
 
 

@@ -3,47 +3,77 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
 import onnx_ir as ir
 import openvino as ov
+from openvino._offline_transformations import apply_fused_names_cleanup, apply_moc_transformations
 
 from ruvcompile.errors import InputError, IntegrityError
 from ruvcompile.lower.draft import KV_TYPES, Draft, Written
 from ruvcompile.lower.edit import Edit, integer
 from ruvcompile.lower.files import by_rows, decoder_groups, graph_groups, hashed, ports, write_model
 from ruvcompile.lower.openvino.names import name_layers
-from ruvcompile.lower.openvino.parts import part_constants
+from ruvcompile.lower.openvino.parts import part_constants, reshape_scales, share_constants
 from ruvcompile.lower.openvino.states import make_stateful
+from ruvcompile.lower.projections import stack_alike
 from ruvcompile.lower.rows import gather_rows
 from ruvcompile.lower.sheet import sheet_of
 from ruvcompile.passes.pieces import unit_of
-from ruvrun.executors.openvino import EMBEDDED, WINDOWS, paged
+from ruvrun.executors.attention import EMBEDDED, make_paged, take_out
 from ruvrun.profile.sheet import Sheet
 
 MODEL, ONNX = "stage.xml", "stage.onnx"
 _PRECISION = "f32"
 
 
+@dataclass(frozen=True)
+class Form:
+    """What a decoder stage is made into for one kind of device.
+
+    Attributes:
+        shape: gives a graph as OpenVINO's reader made it its state, in place; of each layer it is told how many
+            positions a token sees, 0 for all.
+        options: the settings that decide what is computed, of a type of keys and values, the ``accuracy_level`` of the
+            products, and the windows.
+        kv_types: types that keys and values may have.
+        precision: of the numbers of a graph that is no decoder, which has no other options.
+        requires: the least versions that a node must have.
+    """
+
+    shape: Callable[[Any, Draft, Sequence[int]], None]
+    options: Callable[[str, int, Sequence[int]], Mapping[str, str]]
+    kv_types: Sequence[str]
+    precision: str = _PRECISION
+    requires: Mapping[str, str] = field(default_factory=dict)
+
+
 def write(draft: Draft) -> Written:
-    """Lower a stage and write its files.
+    """Lower a stage for a CPU and write its files.
 
     Raises:
         InputError: the model has something that OpenVINO does not compute.
     """
+    return write_form(draft, Form(_flat, _options, tuple(KV_TYPES)))
+
+
+def write_form(draft: Draft, form: Form) -> Written:
+    """Lower a stage into ``form`` and write its files; as ``write``."""
     if draft.program.decoder is None:
-        return _graph(draft)
+        return _graph(draft, form)
     if not draft.canonical:
         raise _cannot("is run as it was exported, which needs ONNX Runtime")
-    if draft.kv_type not in KV_TYPES:
+    if draft.kv_type not in form.kv_types:
         raise InputError(
             "kv-type-unsupported",
-            f"OpenVINO has no key/value type {draft.kv_type}",
-            hint=f"it has: {', '.join(KV_TYPES)}",
+            f"OpenVINO has no key/value type {draft.kv_type} in this form",
+            hint=f"it has: {', '.join(form.kv_types)}",
         )
     model, piece = draft.model, draft.piece
     windows = _windows(model)
@@ -51,10 +81,14 @@ def write(draft: Draft) -> Written:
     outputs = ports(model.graph.outputs, piece.outputs, packed=True)
     outputs = [by_rows(tensor) if tensor.name == "logits" else tensor for tensor in outputs]
     level = max((integer(node, "accuracy_level") for node in model.graph if node.op_type == "MatMulNBits"), default=0)
+    edit = Edit(model.graph)
+    stack_alike(edit)
+    edit.drop_unread()
     if piece.last:
-        gather_rows(Edit(model.graph))
+        gather_rows(edit)
     values = {str(value.name): str(node.name) for node in model.graph for value in node.outputs}
     weights = {name: name for name in model.graph.initializers}
+    attention = [str(node.name) for node in model.graph if node.op_type == "Attention"]
     for value in model.graph.inputs:
         if value.name in piece.inputs and not piece.first:
             value.name = EMBEDDED
@@ -62,9 +96,9 @@ def write(draft: Draft) -> Written:
     with tempfile.TemporaryDirectory(dir=draft.store.directory) as folder:
         scratch = Path(folder)
         write_model(model, ONNX, scratch, draft.store, decoder_groups, passing=True)
-        _convert(draft, scratch, windows)
+        _convert(draft, scratch, windows, form)
         net = ElementTree.parse(scratch / MODEL).getroot()
-        units = name_layers(net, values, weights)
+        units = name_layers(net, values, weights, attention)
         data = np.memmap(scratch / "stage.bin", np.uint8, "r")
         shas = part_constants(net, units, data, weights, draft.store)
     _compact(net)
@@ -77,12 +111,14 @@ def write(draft: Draft) -> Written:
         [hashed(draft.directory, MODEL), *files],
         _by_unit(sheet, net) if sheet is not None else None,
         KV_TYPES[draft.kv_type],
-        options=_options(draft.kv_type, level, windows),
+        options=form.options(draft.kv_type, level, windows),
+        requires=form.requires,
     )
 
 
 def _options(kv_type: str, level: int, windows: Sequence[int]) -> dict[str, str]:
     """The settings that decide what is computed; ``level`` is the ``accuracy_level`` of the products."""
+    del windows  # the graph has them
     found = {
         "INFERENCE_PRECISION_HINT": _PRECISION,
         "KV_CACHE_PRECISION": kv_type,
@@ -92,26 +128,35 @@ def _options(kv_type: str, level: int, windows: Sequence[int]) -> dict[str, str]
     if kv_type == "u8":
         # By channel a block is quantised again while it fills, and results depend on who filled it how.
         found["KEY_CACHE_QUANT_MODE"] = "BY_TOKEN"
-    if any(windows):
-        found[WINDOWS] = ",".join(map(str, windows))
     return found
 
 
-def _convert(draft: Draft, scratch: Path, windows: Sequence[int]) -> None:
-    """Read the graph in ``scratch``, give it its state, see that it can be made paged, and write it beside."""
-    core, decoder = ov.Core(), draft.program.decoder
-    assert decoder is not None
+def _convert(draft: Draft, scratch: Path, windows: Sequence[int], form: Form) -> None:
+    """Read the graph in ``scratch``, bring it into its form, and write it beside."""
     try:
-        model = core.read_model(scratch / ONNX)
-        source = "input_ids" if draft.piece.first else EMBEDDED
+        model = ov.Core().read_model(scratch / ONNX)
         if draft.past:
-            make_stateful(model, draft.past, source=source, heads=decoder.kv_heads, head_size=decoder.head_size)
-            paged(model.clone(), windows)
+            form.shape(model, draft, windows)
         ov.serialize(model, scratch / MODEL, scratch / "stage.bin")
     except IntegrityError as error:
-        raise _cannot("has attention that OpenVINO does not make paged", error.message) from None
+        raise _cannot("has attention that OpenVINO does not take as it should be", error.message) from None
     except RuntimeError as error:
         raise _cannot("has something that OpenVINO does not take", str(error)) from None
+
+
+def _flat(model: Any, draft: Draft, windows: Sequence[int]) -> None:
+    """Paged attention, on a flat axis of tokens, and all that can be worked out before it is known where it runs."""
+    make_stateful(model, draft)
+    try:
+        make_paged(model, windows)
+    except IntegrityError as error:
+        raise _cannot("has attention that OpenVINO does not make paged", error.message) from None
+    take_out(model)
+    reshape_scales(model)
+    # What every loading would do again, for seconds: the graph becomes less than half.
+    apply_moc_transformations(model, cf=True, smart_reshape=False)
+    apply_fused_names_cleanup(model)  # they are numbered through the process
+    share_constants(model)
 
 
 def _windows(model: ir.Model) -> list[int]:
@@ -129,7 +174,7 @@ def _windows(model: ir.Model) -> list[int]:
     return found
 
 
-def _graph(draft: Draft) -> Written:
+def _graph(draft: Draft, form: Form) -> Written:
     """Any other graph is read by OpenVINO as it is."""
     model, piece = draft.model, draft.piece
     inputs = ports(model.graph.inputs, piece.inputs, packed=False)
@@ -140,7 +185,8 @@ def _graph(draft: Draft) -> Written:
         ov.Core().read_model(draft.directory / ONNX)
     except RuntimeError as error:
         raise _cannot("has something that OpenVINO does not take", str(error)) from None
-    return Written(ONNX, inputs, outputs, files, sheet, options={"INFERENCE_PRECISION_HINT": _PRECISION})
+    options = {"INFERENCE_PRECISION_HINT": form.precision}
+    return Written(ONNX, inputs, outputs, files, sheet, options=options, requires=form.requires)
 
 
 def _by_unit(sheet: Sheet, net: ElementTree.Element) -> Sheet:
@@ -171,4 +217,4 @@ def _cannot(what: str, said: str = "") -> InputError:
     )
 
 
-__all__ = ["MODEL", "write"]
+__all__ = ["MODEL", "Form", "write", "write_form"]

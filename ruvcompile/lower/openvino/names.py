@@ -8,21 +8,25 @@ that of the first layer behind it which has one. So a profile can be told by uni
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from xml.etree import ElementTree
 
 from ruvcompile.passes.pieces import unit_of
+from ruvrun.executors.attention import layer_of
 
-_FIXED = ("Parameter",)
+_FIXED = ("Parameter", "Result")
 
 
-def name_layers(net: ElementTree.Element, values: Mapping[str, str], weights: Collection[str]) -> dict[str, str]:
+def name_layers(
+    net: ElementTree.Element, values: Mapping[str, str], weights: Collection[str], attention: Sequence[str] = ()
+) -> dict[str, str]:
     """Rename the layers of ``net`` in place.
 
     Args:
         values: the nodes of the stage in canonical form, by the values they make. A layer is mostly called after its
             node, and where it is not, what it makes is called as it was.
         weights: its initializers.
+        attention: the nodes of its layers of attention, where that was taken out (``ruvrun.executors.attention``).
 
     Returns:
         The unit of each layer, by its id.
@@ -34,7 +38,7 @@ def name_layers(net: ElementTree.Element, values: Mapping[str, str], weights: Co
         if node is not None and layer.get("name") not in known and layer.get("type") not in _FIXED:
             layer.set("name", node)
     edges = [(edge.get("from-layer", ""), edge.get("to-layer", "")) for edge in net.iterfind("edges/edge")]
-    units = _units(layers, edges, known)
+    units = _units(layers, edges, known, attention)
     taken: Counter[str] = Counter()
     results = {_id(layer) for layer in layers if layer.get("type") == "Result"}
     ends = {maker for maker, reader in edges if reader in results}
@@ -50,7 +54,12 @@ def name_layers(net: ElementTree.Element, values: Mapping[str, str], weights: Co
     return units
 
 
-def _units(layers: list[ElementTree.Element], edges: list[tuple[str, str]], known: Collection[str]) -> dict[str, str]:
+def _units(
+    layers: list[ElementTree.Element],
+    edges: list[tuple[str, str]],
+    known: Collection[str],
+    attention: Sequence[str],
+) -> dict[str, str]:
     """The unit of each layer by id: its own name's, else that of the first one behind it, else of the one before."""
     behind: dict[str, list[str]] = {}
     before: dict[str, str] = {}
@@ -58,6 +67,9 @@ def _units(layers: list[ElementTree.Element], edges: list[tuple[str, str]], know
         behind.setdefault(maker, []).append(reader)
         before.setdefault(reader, maker)
     units = {_id(layer): unit_of(name) for layer in layers if (name := layer.get("name", "")) in known}
+    for layer in layers:
+        if (number := layer_of(layer.get("name", ""))) is not None and attention:
+            units[_id(layer)] = unit_of(attention[number])
     for layer in reversed(layers):  # they are in the order of computation
         found = [units[each] for each in sorted(behind.get(_id(layer), ()), key=int) if each in units]
         if found:

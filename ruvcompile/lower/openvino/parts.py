@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
+from openvino import opset13
 
 from ruvcompile.lower.files import ROTARY
 from ruvcompile.lower.weights import ALIGNMENT, INLINE_BYTES, WeightStore
@@ -25,6 +27,7 @@ from ruvrun.executors.intermediate import PAGE
 
 Bytes = npt.NDArray[np.uint8]
 _REST = ""
+_SHAPE_BYTES = 64
 
 
 def part_constants(
@@ -69,6 +72,46 @@ def part_constants(
     for entry, group, digest in placed:
         entry.set("offset", str(starts[group, digest]))
     return list(begins)
+
+
+def reshape_scales(model: Any) -> None:
+    """Give scales of an ``openvino.Model`` the shape in which they are used, in place.
+
+    OpenVINO would do so, too, and call them after something else; but by their names it is known what they belong to.
+    """
+    for node in model.get_ops():
+        if node.get_type_name() != "Constant" or not node.get_element_type().is_real():
+            continue
+        for reader in [port.get_node() for port in node.output(0).get_target_inputs()]:
+            value, kind = reader.output(0), reader.get_type_name()
+            if kind == "Convert" and value.get_element_type() == node.get_element_type():
+                (value, kind) = _only_reader(value)
+            if kind == "Reshape" and value.get_partial_shape().is_static:
+                made = opset13.constant(node.get_data().reshape(list(value.get_shape())))
+                made.set_friendly_name(node.get_friendly_name())
+                for port in value.get_target_inputs():
+                    port.replace_source_output(made.output(0))
+
+
+def _only_reader(value: Any) -> tuple[Any, str]:
+    (reader,) = [port.get_node() for port in value.get_target_inputs()]
+    return reader.output(0), reader.get_type_name()
+
+
+def share_constants(model: Any) -> None:
+    """Let equal constants of an ``openvino.Model`` that are shapes or axes be one, in place: a third of its nodes.
+
+    Others are not touched: some of OpenVINO's rules change what belongs to a weight where it is.
+    """
+    known: dict[tuple[str, tuple[int, ...], bytes], Any] = {}
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Constant" or node.get_byte_size() > _SHAPE_BYTES:
+            continue
+        made = node.output(0)
+        kind = (made.get_element_type().get_type_name(), tuple(made.get_shape()), node.get_data().tobytes())
+        if kind[0] in ("i32", "i64") and (first := known.setdefault(kind, node)) is not node:
+            for reader in made.get_target_inputs():
+                reader.replace_source_output(first.output(0))
 
 
 def _group(name: str) -> str:

@@ -8,40 +8,35 @@ the pass converts nothing, or fails much later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import openvino as ov
 from openvino import op, opset13
 
-BEAMS = "beam_idx"
+from ruvcompile.lower.draft import Draft
+from ruvrun.executors.attention import BEAMS, EMBEDDED, IDS, batch_of, past_state
 
 
-def make_stateful(model: Any, past: Sequence[str], *, source: str, heads: int, head_size: int) -> None:
-    """Turn the inputs ``past`` and the outputs that belong to them into variables.
+def make_stateful(model: Any, draft: Draft) -> None:
+    """Turn the past, inputs ``[batch, heads, past, head_size]``, and the present of a stage into variables.
 
     Args:
         model: an ``openvino.Model``; changed.
-        past: names of the inputs, ``[batch, heads, past, head_size]``; the outputs are called ``present`` instead.
-        source: the input whose first axis is the batch.
+        draft: the stage that it is.
     """
+    decoder, past = draft.program.decoder, draft.past
+    assert decoder is not None
+    heads, head_size = decoder.kv_heads, decoder.head_size
+    source = IDS if draft.piece.first else EMBEDDED
     inputs = {parameter.output(0).get_any_name(): parameter for parameter in model.get_parameters()}
     results = {name: result for result in model.get_results() for name in result.input_value(0).get_names()}
-    shape = opset13.shape_of(inputs[source], output_type="i64")
-    batch = opset13.gather(shape, opset13.constant(np.array([0])), opset13.constant(np.int64(0)))
+    batch = batch_of(inputs[source])
     beams = opset13.parameter([-1], np.int32, name=BEAMS)
     beams.output(0).set_names({BEAMS})
     sinks = []
     for name in past:
         parameter, result = inputs[name], results[name.replace("past_", "present_", 1)]
-        empty = opset13.concat([batch, opset13.constant(np.array([heads, 0, head_size], np.int64))], 0)
-        info = op.util.VariableInfo()
-        info.data_shape = ov.PartialShape([-1, heads, -1, head_size])
-        info.data_type, info.variable_id = ov.Type.f32, name
-        variable = op.util.Variable(info)
-        read = op.read_value(opset13.broadcast(opset13.constant(np.float32(0)), empty), variable)
-        ordered = opset13.gather(read, beams, opset13.constant(np.int64(0)))
+        ordered, variable = past_state(name, batch, beams, heads, head_size)
         for reader in parameter.output(0).get_target_inputs():
             reader.replace_source_output(ordered.output(0))
         sinks.append(op.assign(result.input_value(0).get_node(), variable))
@@ -51,7 +46,7 @@ def make_stateful(model: Any, past: Sequence[str], *, source: str, heads: int, h
     for name in past:
         model.remove_parameter(inputs[name])
     _repeat_by_broadcast(model)
-    _without_checks(model)
+    without_checks(model)
     model.validate_nodes_and_infer_types()
 
 
@@ -64,7 +59,7 @@ def _repeat_by_broadcast(model: Any) -> None:
                 reader.replace_source_output(wide.output(0))
 
 
-def _without_checks(model: Any) -> None:
+def without_checks(model: Any) -> None:
     """Take away what makes zeros of a row of attention that sees nothing: a token always sees itself."""
     for select in model.get_ops():
         if select.get_type_name() == "Select" and select.input_value(0).get_node().get_type_name() == "IsNaN":

@@ -44,6 +44,30 @@ def stack(edit: Edit, nodes: Sequence[ir.Node | None], name: str, before: ir.Nod
     return out
 
 
+def stack_alike(edit: Edit) -> None:
+    """Products of one input -> one product, whose output is divided: queries, keys and values; gate and up.
+
+    Each product quantises its input, and has a cost besides the weights it reads.
+    """
+    readers: dict[str, list[ir.Node]] = {}
+    for node in edit.graph:
+        if node.op_type == "MatMulNBits":
+            readers.setdefault(str(node.inputs[0].name), []).append(node)  # type: ignore[union-attr]  # it has one
+    for nodes in readers.values():
+        path = str(nodes[0].name).rpartition("/")[0]
+        each = [str(node.name).rpartition("/")[2].removesuffix("_proj") for node in nodes]
+        kinds = ("" if max(map(len, each)) == 1 else "_").join(each)  # qkv, gate_up
+        stacked = stack(edit, nodes, f"{path}/{kinds}_proj", before=nodes[0]) if len(nodes) > 1 else None
+        if stacked is None:
+            continue
+        names = [f"{node.outputs[0].name}.part" for node in nodes]
+        widths = [integer(node, "N") for node in nodes]
+        parts = edit.split(nodes[0], stacked, widths, names, name=f"{path}/{kinds}_split", kind=kinds)
+        for node, part in zip(nodes, parts, strict=True):
+            replace_value(node.outputs[0], part)
+        edit.remove(*nodes)
+
+
 def _alike(first: ir.Node, other: ir.Node) -> bool:
     return (
         other.inputs[0] is first.inputs[0]
