@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from ruvcompile import cli
 from ruvcompile import compile as steps
 from ruvcompile.errors import InputError, MachineError
 from ruvrun.manifest import load_manifest
-from tests.compiler.builds import build
+from tests.compiler.builds import build, snapshot
 from tests.models import write_tiny_gguf
 
+NAME = "<b>A & B</b>"
 V1 = Path(__file__).parents[1] / "data" / "formats" / "v1"
 RUN: dict[str, Any] = {
     "tokens_per_s": 1234.5678,
@@ -58,7 +60,7 @@ class Text(HTMLParser):
 def built(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("report")
     model = write_tiny_gguf(folder / "tiny.gguf")
-    return folder / "dist", build(model, folder / "dist", stages=2, name="<b>A & B</b>", measured=True)
+    return folder / "dist", build(model, folder / "dist", stages=2, name=NAME, measured=True)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,18 @@ def test_written_again_it_is_the_same(built) -> None:
     assert steps.report(output / "manifest.toml", None) == output / "report.html"
     assert read(output) == before
     assert (output / "plan.json").read_bytes() == figures
+
+
+def test_a_measured_build_from_its_own_table_is_the_same_to_the_byte(built, tmp_path) -> None:
+    """Manifest, plan and report included. It is built into the place of a copy, so that it finds the keys."""
+    copy = Path(shutil.copytree(built[0], tmp_path / "dist"))
+    steps.report(copy / "manifest.toml", None)
+    first = snapshot(copy)
+    costs = shutil.copy(copy / "costs.toml", tmp_path / "given.toml")
+    build(built[0].parent / "tiny.gguf", copy, stages=2, name=NAME, costs=(costs,), measured=True)
+    second = snapshot(copy)
+    assert second.keys() == first.keys()
+    assert [name for name in first if second[name] != first[name]] == []
 
 
 def test_a_run_stands_beside_the_plan(built, run_file) -> None:
