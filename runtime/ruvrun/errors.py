@@ -17,12 +17,15 @@ The tree, and the exit code of each branch::
     └── MachineError      7  the machine refuses: permission, disk, port
 
 Anything else that escapes is our own bug: exit code 1, with a traceback. Only ``cli.py`` prints and
-exits; everything below raises.
+exits; everything below raises. A process of ours tells its error to the one that started it as a line of JSON, and is
+raised there as what it was.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
+import signal
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -107,6 +110,33 @@ class MachineError(RuvError):
     exit_code = 7
 
 
+def kind_of(exit_code: int) -> type[RuvError] | None:
+    """The kind of failure that a command of ours tells by its exit code; None of any other."""
+    return _KINDS.get(exit_code)
+
+
+def parse_error(line: str) -> RuvError | None:
+    """The error that a process of ours tells in a line of JSON (``to_dict``), or None for any other line."""
+    if not line.startswith(_LINE):
+        return None
+    try:
+        body = json.loads(line)["error"]
+        kind = _KINDS[body["exit_code"]]
+        return kind(body["ref"], body["message"], context=body["context"], hint=body["hint"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def how_it_ended(code: int) -> str:
+    """A process's end in words: ``killed by SIGKILL`` or ``exit code 3``."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The hint for an unknown name: the nearest known one, else the list of all."""
     choices = sorted(known)
@@ -114,6 +144,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(choices)}" if choices else "none are known"
+
+
+_LINE = '{"error": '
+_KINDS: dict[int, type[RuvError]] = {
+    kind.exit_code: kind for kind in (UsageError, InputError, FitError, IntegrityError, UnreachableError, MachineError)
+}
 
 
 def _harmless(text: str) -> str:

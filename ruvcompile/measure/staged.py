@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ruvrun.elements import Array
-from ruvrun.errors import MachineError
+from ruvrun.errors import MachineError, how_it_ended, parse_error
 from ruvrun.npz import write_npz
 
 TOKENS = 96
@@ -35,7 +35,8 @@ class Reality:
     """What a pipeline did: the median step of each stage (ms), its process's peak memory (bytes), and in all.
 
     ``own_ms`` are the CPU times of the threads that step: where processes take turns on a core, the time by the clock
-    has the others' in it. ``per_s`` is tokens or items per second with ``streams`` in flight; a peak is None where a node told nothing.
+    has the others' in it. ``per_s`` is tokens or items per second with ``streams`` in flight; a peak is None where a
+    node told nothing.
     """
 
     stage_ms: tuple[float, ...]
@@ -96,13 +97,12 @@ def _bench(manifest: Path, arguments: list[str]) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     except subprocess.TimeoutExpired:
         raise NotMeasuredError("staged-not-measured", f"they were not done after {LONGEST_S} s", hint=None) from None
-    try:
-        told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    except (IndexError, json.JSONDecodeError):
+    last = done.stdout.strip().rpartition("\n")[2]
+    if (problem := parse_error(last)) is not None:
+        raise NotMeasuredError(problem.ref, problem.message, context=problem.context, hint=problem.hint)
+    if done.returncode or not last:
         said = done.stderr.strip().splitlines()[-_LAST_WORDS:]
-        what = f"ruvrun bench ended with {done.returncode}{': ' if said else ''}{said[-1] if said else ''}"
-        raise NotMeasuredError("staged-not-measured", what, context=said, hint=None) from None
-    if "error" in told:
-        problem = told["error"]
-        raise NotMeasuredError(problem["ref"], problem["message"], context=problem["context"], hint=problem["hint"])
+        what = f"ruvrun bench ended: {how_it_ended(done.returncode)}{': ' if said else ''}{said[-1] if said else ''}"
+        raise NotMeasuredError("staged-not-measured", what, context=said, hint=None)
+    told: dict[str, Any] = json.loads(last)
     return told

@@ -27,5 +27,5 @@ def test_a_run_that_says_nothing_is_told_with_its_last_words(tmp_path: Path, mon
     monkeypatch.setattr(sys, "executable", str(run))
     with pytest.raises(NotMeasuredError) as error:
         measure_staged(tmp_path / "manifest.toml", 1)
-    assert error.value.message == "ruvrun bench ended with 3: out of luck"
+    assert error.value.message == "ruvrun bench ended: exit code 3: out of luck"
     assert error.value.context == ("out of luck",)

@@ -17,7 +17,7 @@ import pytest
 
 from ruvrun import supervise
 from ruvrun.errors import IntegrityError, RuvError, UnreachableError
-from ruvrun.supervise import Process, Supervisor, how_it_ended, parse_error
+from ruvrun.supervise import Process, Supervisor
 
 WAIT = 20.0
 SLEEP = "import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(60)"
@@ -194,14 +194,3 @@ def test_what_two_children_say_of_one_event_is_told_once() -> None:
         while said.count("up") < 2:
             said.append(kept.line())
         assert said.count(line) == 1
-
-
-@pytest.mark.parametrize("line", ["", "hello", '{"error": ', '{"error": {"exit_code": 99}}', '{"error": []}'])
-def test_only_an_error_is_an_error(line: str) -> None:
-    assert parse_error(line) is None
-
-
-def test_ends_in_words() -> None:
-    assert how_it_ended(3) == "exit code 3"
-    assert how_it_ended(-9) == "killed by SIGKILL"
-    assert how_it_ended(-99) == "killed by signal 99"

@@ -20,7 +20,6 @@ Four rules:
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -31,25 +30,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from ruvrun.errors import (
-    FitError,
-    InputError,
-    IntegrityError,
-    MachineError,
-    RuvError,
-    UnreachableError,
-    UsageError,
-)
+from ruvrun.errors import RuvError, UnreachableError, how_it_ended, kind_of, parse_error
 from ruvrun.supervise.repeats import Repeats
 
-ERROR_LINE = '{"error": '
 SLOWEST_RESTART = 10.0
 SETTLED = 60.0
 PATIENCE = 5.0
 
-_KINDS: dict[int, type[RuvError]] = {
-    kind.exit_code: kind for kind in (UsageError, InputError, FitError, IntegrityError, UnreachableError, MachineError)
-}
 # What children say of one another while all of them are being ended is no news.
 _EXPECTED = ("lost: ", "waiting: ", "refused: ")
 # An exit code at the first start that ends everything: 1 and 6 might pass, the user's errors will not.
@@ -257,30 +244,8 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def parse_error(line: str) -> RuvError | None:
-    """The error that a child's line of JSON tells, or None for any other line."""
-    if not line.startswith(ERROR_LINE):
-        return None
-    try:
-        body = json.loads(line)["error"]
-        kind = _KINDS[body["exit_code"]]
-        return kind(body["ref"], body["message"], context=body["context"], hint=body["hint"])
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def how_it_ended(code: int) -> str:
-    """A process's end in words: ``killed by SIGKILL`` or ``exit code 3``."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
 def _died(process: Process, code: int) -> RuvError:
-    kind = _KINDS.get(code, UnreachableError)
+    kind = kind_of(code) or UnreachableError
     hint = "if nobody did that, the kernel may have, for lack of memory" if code == -signal.SIGKILL else None
     return kind(
         "process-died",
