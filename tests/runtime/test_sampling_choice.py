@@ -25,7 +25,9 @@ def kept_of(weights: np.ndarray, sampling: Sampling) -> tuple[list[int], list[in
 @settings(deadline=None, max_examples=100)
 def test_the_nucleus_is_exactly_that_of_a_full_sort(row: np.ndarray, temperature: float, top_p: float) -> None:
     weights = weigh(row, row.max(), temperature)
-    assert nucleus(weights, top_p).tolist() == sorted_choice(weights.tolist(), Sampling(temperature, top_p, 0))
+    ids, kept = nucleus(weights, top_p)
+    assert ids.tolist() == sorted_choice(weights.tolist(), Sampling(temperature, top_p, 0))
+    assert kept.tolist() == weights[ids].tolist()
 
 
 @given(rows(), st.floats(0.05, 4.0), SHARE, COUNT, SHARE)
@@ -53,7 +55,7 @@ def test_the_largest_are_those_of_a_full_sort(row: np.ndarray, count: int) -> No
 @settings(deadline=None, max_examples=80)
 def test_integer_weights_are_as_good_as_double_precision(row: np.ndarray, temperature: float, top_p: float) -> None:
     """The nucleus lies between those of a softmax in double precision at a slightly smaller and larger top_p."""
-    ids = nucleus(weigh(row, row.max(), temperature), top_p)
+    ids, _ = nucleus(weigh(row, row.max(), temperature), top_p)
     exact = softmax(row, temperature)
     order = np.argsort(-exact, kind="stable")
     reached = np.cumsum(exact[order])
@@ -69,7 +71,7 @@ def test_integer_weights_are_as_good_as_double_precision(row: np.ndarray, temper
 @pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1024), (0.5 + 2**-10, 1024 + 4), (0.5 - 2**-10, 1024 - 2)])
 def test_a_border_between_two_values_is_found_exactly(top_p: float, kept: int) -> None:
     weights = np.array([2**19] * 1024 + [2**20] * 1024 + [2**19] * 1024, np.int32)
-    ids = nucleus(weights, top_p)
+    ids, _ = nucleus(weights, top_p)
     assert ids.tolist() == sorted_choice(weights.tolist(), Sampling(1.0, top_p, 0))
     assert len(ids) == kept
 

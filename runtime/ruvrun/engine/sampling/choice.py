@@ -8,8 +8,9 @@ at least, so whatever is below it is out. With more blocks than k several times 
 
 **The nucleus (top_p) without a sort.** All tokens of weight at most *t* weigh at most *vocab x t* together; where that
 is no more than the rest that may be left out, they are out. As tails are seldom so heavy, a sharper cut is tried first
-and kept if what it leaves is enough: that leaves a few hundred candidates of a typical row. A flat row leaves many,
-which are split at their mean, keeping the part that holds the border, until few enough are left to sort.
+and kept if what it leaves is enough: that leaves a few hundred candidates of a typical row, a few thousand of one that
+is nearly flat. A flat row leaves many, which are split at their mean, keeping the part that holds the border, until few
+enough are left to sort.
 
 Rows are taken one by one: a row of weights fits a core's own cache, and each array operation on it takes much longer
 than the call.
@@ -28,7 +29,7 @@ from ruvrun.engine.sampling.weights import ONE, Weights
 
 Ids = npt.NDArray[np.int64]
 
-_FEW = 1024
+_FEW = 4096  # so many are sorted sooner than they are split
 _BLOCKS_PER_WANTED = 4
 
 
@@ -47,8 +48,8 @@ def keep(weights: Weights, sampling: frames.Sampling) -> tuple[Ids | None, Weigh
         ids = np.sort(largest(weights, sampling.top_k))
         weights = weights[ids]
     if sampling.top_p < 1:
-        inside = nucleus(weights, sampling.top_p)
-        ids, weights = inside if ids is None else ids[inside], weights[inside]
+        inside, weights = nucleus(weights, sampling.top_p)
+        ids = inside if ids is None else ids[inside]
     if sampling.min_p > 0:
         inside = np.flatnonzero(weights >= math.ceil(sampling.min_p * ONE))
         ids, weights = inside if ids is None else ids[inside], weights[inside]
@@ -76,21 +77,22 @@ def _candidates(values: npt.NDArray[Any], count: int) -> Ids:
     return np.flatnonzero(values >= np.partition(blocks, -count)[-count])
 
 
-def nucleus(weights: Weights, top_p: float) -> Ids:
-    """The indices, ascending, of the fewest best weights that are at least ``top_p`` of all; at least one."""
+def nucleus(weights: Weights, top_p: float) -> tuple[Ids, Weights]:
+    """The fewest best weights that are at least ``top_p`` of all, at least one: their indices, ascending, and them."""
     total = int(weights.sum(dtype=np.int64))
     target = min(total, max(1, math.ceil(top_p * total)))
-    for sharper in (64, 1):
+    for sharper in (16, 1):
         ids = np.flatnonzero(weights > (total - target) // weights.size * sharper)
         kept = weights[ids]
         if int(kept.sum(dtype=np.int64)) >= target:
             break  # always with the second
     if target == total:
-        return ids
+        return ids, kept
     border, missing = _border(kept, target)
     inside = kept > border
     inside[np.flatnonzero(kept == border)[: -(-missing // border)]] = True
-    return ids[np.flatnonzero(inside)]
+    chosen = np.flatnonzero(inside)
+    return ids[chosen], kept[chosen]
 
 
 def _border(values: Weights, target: int) -> tuple[int, int]:

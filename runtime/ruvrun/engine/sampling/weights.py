@@ -31,7 +31,8 @@ def weigh(row: npt.NDArray[np.float32], peak: np.float32, temperature: float) ->
     """Integer weights ``[vocab]``: exp((logit - peak) / temperature) in units of 2^-30, rounded down."""
     with np.errstate(over="ignore", under="ignore"):  # far below the best, at a low temperature: weight 0
         scaled = row - peak
-        scaled *= np.float32(1 / temperature)
+        if temperature != 1:
+            scaled *= np.float32(1 / temperature)
         np.exp(scaled, out=scaled)
         scaled *= _SCALE
     return scaled.astype(np.int32)
