@@ -11,6 +11,7 @@ list() {
 build           seconds and memory of the first build of a newcomer: at most 45 s and 1.5 GiB
 compile-70b     a 70B from a sparse file to int4 in four bundles, on 24 GiB: at most 6 GiB; 50 GiB of disk
 compile-8b      an 8B of random weights to int4 in two bundles, on two cores: at most 10 minutes and 3 GiB
+dispatch        8 sequences, all of a step but the model, head and stage together: at most 0.5 ms; top_p 1.0 ms more
 equality        how far all ways to put two stages on two back ends are from float64: mean KL at most 0.01
 large-graphs    a chain of 20,000 nodes and a graph of 50,000 loaded, measured and cut: at most 60 s each
 mixed           two nodes of unlike back ends with two streams against the better one with one: at least 1.6
@@ -26,7 +27,7 @@ TEXT
 name=${1:-}
 case $name in
     '' | -h | --help) list; exit 0 ;;
-    build | compile-70b | compile-8b | equality | large-graphs | mixed | parity | planner | prediction | simulation | two-nodes | two-nodes-one) shift ;;
+    build | compile-70b | compile-8b | dispatch | equality | large-graphs | mixed | parity | planner | prediction | simulation | two-nodes | two-nodes-one) shift ;;
     *)
         { echo "error: no benchmark is called '$name'; there are:"; list; } >&2
         exit 2
@@ -47,6 +48,7 @@ case $name in
         make_environment "$PWD/.cache/benchmarks/backends" -e "./runtime[onnxruntime,openvino,head]" -e ".[report]"
         exec "$python" "$benchmarks/$name.py" "$@"
         ;;
+    dispatch) exec "$ours" $benchmarks/dispatch.py "$@" ;;
     large-graphs) exec "$ours" $benchmarks/large_graphs.py "$@" ;;
     parity)
         # The same ONNX Runtime on both sides: the same kernels.

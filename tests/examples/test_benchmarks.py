@@ -18,7 +18,18 @@ import pytest
 
 ROOM = Path(__file__).parents[2] / "examples" / "benchmarks"
 NAMES = [
-    *("build", "compile-70b", "compile-8b", "equality", "large-graphs", "mixed", "parity", "planner", "prediction"),
+    *(
+        "build",
+        "compile-70b",
+        "compile-8b",
+        "dispatch",
+        "equality",
+        "large-graphs",
+        "mixed",
+        "parity",
+        "planner",
+        "prediction",
+    ),
     *("simulation", "two-nodes", "two-nodes-one"),
 ]
 KEYS = {"name", "value", "unit", "target", "ok", "runs", "spread", "machine", "versions", "details"}
