@@ -27,12 +27,15 @@ from ruvcompile.passes.infer import Type
 from ruvcompile.passes.scope import reads
 from ruvcompile.program import Piece, Program
 from ruvrun.bundle import BUNDLE, StageSpec
+from ruvrun.executors import package_of
 from ruvrun.manifest import PROTOCOL, KeyValue, dump_toml
 from ruvrun.profile.sheet import UNITS
 
 LOWERINGS = {
     "onnxruntime": "ruvcompile.lower.onnxruntime.bundle",
     "openvino": "ruvcompile.lower.openvino.bundle",
+    "openvino-gpu": "ruvcompile.lower.openvino.gpu",
+    "openvino-npu": "ruvcompile.lower.openvino.npu",
     "reference": "ruvcompile.lower.reference",
 }
 """Of each back end, the module whose ``write`` lowers a stage for it."""
@@ -90,7 +93,7 @@ def write_stage(
         outputs=written.outputs,
         forward=list(piece.forward),
         files=files,
-        requires={"protocol": str(PROTOCOL), "ruvrun": ruvrun.__version__},
+        requires={"protocol": str(PROTOCOL), "ruvrun": ruvrun.__version__, **written.requires},
         options=dict(written.options),
         kv=_key_value(program, len(past) // 2, written.kv_type),
         vocab=decoder.vocab if decoder is not None else 0,
@@ -111,7 +114,7 @@ def _lowering(backend: str) -> Any:
             "backend-missing",
             f"{backend} is not installed here, so nothing can be built for it",
             context=[str(error)],
-            hint=f"pip install 'ruvcompile[{backend}]'",
+            hint=f"pip install 'ruvcompile[{package_of(backend)}]'",
         ) from None
 
 

@@ -28,6 +28,8 @@ from ruvrun.frames import Array
 LOADERS = {
     "onnxruntime": "ruvrun.executors.onnxruntime",
     "openvino": "ruvrun.executors.openvino",
+    "openvino-gpu": "ruvrun.executors.openvino_gpu",
+    "openvino-npu": "ruvrun.executors.openvino_npu",
     "reference": "ruvrun.executors.reference",
 }
 
@@ -102,6 +104,11 @@ def back_end(spec: StageSpec) -> None:
     _module(spec.backend)
 
 
+def package_of(backend: str) -> str:
+    """The package that a back end is in: its forms for other devices are named behind a dash."""
+    return backend.partition("-")[0]
+
+
 def _module(backend: str) -> Any:
     if backend not in LOADERS:
         raise InputError("backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, LOADERS))
@@ -112,7 +119,7 @@ def _module(backend: str) -> Any:
             "backend-missing",
             f"this bundle runs on {backend}, which is not installed here",
             context=[str(error)],
-            hint=f"pip install 'ruvrun[{backend}]'",
+            hint=f"pip install 'ruvrun[{package_of(backend)}]'",
         ) from None
 
 
@@ -125,4 +132,5 @@ __all__ = [
     "load_decoder",
     "load_executor",
     "load_graph",
+    "package_of",
 ]

@@ -1,0 +1,167 @@
+"""OpenVINO's devices: which one a stage is for, whether it is here, and how it is told to compute.
+
+A stage is lowered for a kind of device, and that is where it runs. Nothing falls back to another one by itself: what
+is not here is an error that says what is. Where a person wants it elsewhere, ``RUVRUN_DEVICE`` says so: ``GPU.1`` for
+the second of two, or ``CPU``, on whose kernels every form runs, more slowly; there with numbers of 32 bits.
+
+The machine that builds need not have what it builds for, so golden values and measurements for other machines are made
+on the CPU (``on_cpu``), whatever is here: so they are the same from every machine that builds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import openvino as ov
+
+from ruvrun.bundle import StageSpec
+from ruvrun.errors import FitError, InputError, MachineError, did_you_mean
+from ruvrun.executors.opencl import driver_versions
+from ruvrun.session import too_old
+
+CPU, GPU, NPU = "CPU", "GPU", "NPU"
+DEVICES = {"openvino": CPU, "openvino-gpu": GPU, "openvino-npu": NPU}
+"""What the stages of each back end are for."""
+
+VARIABLE = "RUVRUN_DEVICE"
+"""The environment variable that moves stages for a GPU or an NPU to another device."""
+
+DEVICE = "DEVICE"
+"""An option that no bundle has: a stage that is run elsewhere than it is for."""
+
+_PRECISION, _GROUPS = "INFERENCE_PRECISION_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+DECIDING = (_PRECISION, "KV_CACHE_PRECISION", _GROUPS)
+"""The settings that a bundle of these forms may bring."""
+
+DRIVERS = {
+    GPU: "install the driver (Ubuntu, Debian: intel-opencl-icd), and let who runs this read /dev/dri (group render)",
+    NPU: "install the driver (intel-level-zero-npu, intel-driver-compiler-npu, intel-fw-npu), and let who runs this "
+    "read /dev/accel (group render)",
+}
+
+
+@dataclass(frozen=True)
+class Device:
+    """One that OpenVINO sees: its name there, its maker's, and the version of its driver, where it has one."""
+
+    name: str
+    title: str
+    driver: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.title}{f', driver {self.driver}' if self.driver else ''})"
+
+
+def release(version: str) -> str:
+    """Year and number of a release of OpenVINO: what an intermediate representation asks of its reader."""
+    return ".".join(version.partition("-")[0].split(".")[:2])
+
+
+def on_cpu(spec: StageSpec) -> StageSpec:
+    """The stage, to be run on the CPU."""
+    if DEVICES.get(spec.backend, CPU) == CPU:
+        return spec
+    return msgspec.structs.replace(spec, options={**spec.options, DEVICE: CPU})
+
+
+def device_of(spec: StageSpec) -> str:
+    """Where a stage is to run."""
+    kind = DEVICES[spec.backend]
+    asked = "" if kind == CPU else os.environ.get(VARIABLE, "")
+    return spec.options.get(DEVICE) or asked or kind
+
+
+def devices() -> list[Device]:
+    """All that OpenVINO sees here."""
+    core = ov.Core()
+    return [_described(core, name) for name in core.available_devices]
+
+
+def require(core: Any, spec: StageSpec) -> str:
+    """The device that a stage is to run on, once it is known to be here and not too old.
+
+    Raises:
+        FitError: ``device-missing``.
+        InputError: ``openvino-too-old``.
+        MachineError: ``kernel-too-old``.
+    """
+    here, needed = release(ov.__version__), spec.requires.get("openvino", "")
+    if too_old(here, needed):
+        raise InputError(
+            "openvino-too-old",
+            f"this bundle requires OpenVINO {needed}, this is {here}",
+            hint="pip install --upgrade openvino",
+        )
+    device = device_of(spec)
+    linux, oldest = platform.release().partition("-")[0], spec.requires.get("linux", "")
+    if not device.startswith(CPU) and too_old(linux, oldest):
+        raise MachineError(
+            "kernel-too-old",
+            f"{device} needs Linux {oldest}, this is {linux}",
+            hint=f"update the system, or run the stage on the CPU: {VARIABLE}=CPU",
+        )
+    there = core.available_devices
+    kind = device.partition(".")[0]
+    if not {device, f"{device}.0", device.removesuffix(".0")} & set(there):
+        moved = f" (as {VARIABLE} says)" if device != DEVICES[spec.backend] else ""
+        raise FitError(
+            "device-missing",
+            f"this stage runs on {device}{moved}, which OpenVINO does not see here",
+            context=[f"it sees: {', '.join(str(_described(core, name)) for name in there)}"],
+            hint=f"{DRIVERS.get(kind, did_you_mean(device, there))}; {VARIABLE}=CPU runs it on the CPU",
+        )
+    return device
+
+
+def settings(device: str, spec: StageSpec, threads: int, *, profile: bool = False) -> dict[str, Any]:
+    """How OpenVINO is told to compile a stage for ``device``.
+
+    Raises:
+        InputError: the bundle brings a setting that is not its own matter.
+    """
+    if unknown := sorted(spec.options.keys() - {*DECIDING, DEVICE}):
+        raise InputError("option-unknown", f"the bundle sets {unknown[0]}", hint=did_you_mean(unknown[0], DECIDING))
+    told = {name: value for name, value in spec.options.items() if name != DEVICE}
+    found: dict[str, Any] = {**told, "PERFORMANCE_HINT": "LATENCY", "PERF_COUNT": profile}
+    if device.startswith(CPU):
+        # Of half floats its kernels would make those with eight bits of mantissa, and of activations whole numbers.
+        found |= {_PRECISION: "f32", _GROUPS: told.get(_GROUPS, "0")}
+        found |= {"NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
+        # Attention of static shapes that it fuses by itself is wrong where there are as many tokens as heads.
+        found |= {"SNIPPETS_MODE": "DISABLE"}
+    return found
+
+
+def refused(device: str, spec: StageSpec, error: RuntimeError) -> MachineError:
+    """What a device says that is here and does not take a stage: mostly that its driver is too old for it."""
+    seen = {each.name: each for each in devices()}
+    version = seen[device].driver if device in seen else ""
+    return MachineError(
+        "device-refused",
+        f"{device} does not take {spec.model}",
+        context=[f"driver {version or 'unknown'}", *[line for line in str(error).splitlines() if line.strip()][:6]],
+        hint=f"update the driver of {device}, or run the stage on the CPU: {VARIABLE}=CPU",
+    )
+
+
+def _described(core: Any, name: str) -> Device:
+    title, driver = name, ""
+    with contextlib.suppress(RuntimeError):
+        title = str(core.get_property(name, "FULL_DEVICE_NAME"))
+    if name.startswith(NPU):
+        with contextlib.suppress(RuntimeError):
+            driver = str(core.get_property(name, "NPU_DRIVER_VERSION"))
+    elif name.startswith(GPU):
+        driver = _of_gpu(title, driver_versions())
+    return Device(name, title, driver)
+
+
+def _of_gpu(title: str, versions: Mapping[str, str]) -> str:
+    """The driver of the GPU that OpenVINO calls ``title``: OpenCL's name of it, and something behind that."""
+    return next((version for name, version in versions.items() if name and title.startswith(name)), "")

@@ -1,0 +1,326 @@
+"""Stages in the forms for GPUs and NPUs, run on OpenVINO's CPU plugin: the tokens of the uncut model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from ruvcompile.errors import FitError, InputError, MachineError
+from ruvcompile.lower.sheet import Keyed
+from ruvcompile.lower.stage import write_stage
+from ruvcompile.lower.weights import WeightStore
+from ruvcompile.passes.pieces import pieces, program_units, unit_keys
+from ruvcompile.program import Program
+from ruvrun.bundle import StageSpec
+from ruvrun.executors import DecoderExecutor, Span, devices, load_decoder, openvino_npu
+from ruvrun.executors.devices import VARIABLE, device_of, on_cpu
+from ruvrun.executors.openvino_gpu import Lane, LaneDecoder
+from ruvrun.executors.openvino_npu import PackedDecoder
+from ruvrun.pipeline import LocalPipeline, Worker
+from ruvrun.profile.sheet import load_sheet
+from tests.decoders import Stage, ask, family_program
+
+CONTEXT, SLOTS, PIECE = 80, 4, 16
+IDS = np.random.default_rng(7).integers(3, 300, (SLOTS, CONTEXT))
+FORMS = ("openvino-gpu", "openvino-npu")
+SIZES = [40, *[1] * 20]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_npu, "CHUNK", PIECE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("devices")
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return family_program("llama", "int4", accuracy=1)
+
+
+@pytest.fixture(scope="module")
+def store(folder) -> WeightStore:
+    return WeightStore(folder / "store")
+
+
+def written(
+    program: Program, cuts: Sequence[int], folder: Path, store: WeightStore, backend: str, kv: str = "f32"
+) -> list[Stage]:
+    made = []
+    for number, piece in enumerate(pieces(program, program_units(program), cuts)):
+        path = folder / f"{backend}-{kv}-{'-'.join(map(str, cuts))}-{number}"
+        made.append((path, write_stage(program, piece, path, store, backend=backend, target="host", kv_type=kv)))
+    return made
+
+
+def opened(stages: Sequence[Stage], *, context: int = CONTEXT, slots: int = SLOTS) -> list[DecoderExecutor]:
+    return [load_decoder(path, on_cpu(spec), context=context, slots=slots, threads=1) for path, spec in stages]
+
+
+def step(executors: Sequence[DecoderExecutor], *spans: Span, ids: np.ndarray = IDS) -> np.ndarray:
+    """One step; sequence n has the tokens ``ids[n]`` and slot n."""
+    tensors = {
+        "input_ids": np.concatenate([ids[span.slot, span.position : span.position + span.count] for span in spans])
+    }
+    for executor in executors:
+        tensors = executor.step(spans, tensors)
+    return tensors["logits"].copy()
+
+
+def answer(executors: Sequence[DecoderExecutor], sizes: Sequence[int], slot: int = 1) -> np.ndarray:
+    """Logits of all positions, in chunks of these sizes."""
+    found, at = [], 0
+    for size in sizes:
+        found.append(step(executors, Span(slot, at, size, size)))
+        at += size
+    return np.concatenate(found)
+
+
+@pytest.fixture(scope="module")
+def paged(program, folder, store) -> np.ndarray:
+    """What the uncut model answers in the form for CPUs."""
+    return answer(opened(written(program, (), folder, store, "openvino")), SIZES)
+
+
+def agree(found: np.ndarray, wanted: np.ndarray) -> None:
+    """The same tokens, from the same numbers but for the last digits."""
+    assert np.abs(found - wanted).max() <= 1e-4
+    assert np.array_equal(found.argmax(-1), wanted.argmax(-1))
+
+
+@pytest.mark.parametrize("backend", FORMS)
+def test_every_cut_computes_what_the_uncut_model_does(program, folder, store, paged, backend) -> None:
+    whole = answer(opened(written(program, (), folder, store, backend)), SIZES)
+    agree(whole, paged)
+    count = len(program_units(program))
+    for cuts in [(1,), (3,), (count - 1,), tuple(range(1, count))]:
+        assert np.array_equal(answer(opened(written(program, cuts, folder, store, backend)), SIZES), whole), cuts
+
+
+@pytest.mark.parametrize("backend", FORMS)
+@pytest.mark.parametrize("name", ["mistral", "gemma3", "smollm3"])
+def test_windows_and_layers_without_rotary(name, tmp_path, backend) -> None:
+    """Windows are shorter than the text, and in gemma3 not all layers have one."""
+    program, store = family_program(name, "int4", accuracy=1), WeightStore(tmp_path / "store")
+    wanted = answer(opened(written(program, (), tmp_path, store, "openvino")), SIZES)
+    found = answer(opened(written(program, (3,), tmp_path, store, backend)), SIZES)
+    assert np.abs(found - wanted).max() <= 1e-5 * max(1.0, np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("backend", FORMS)
+def test_chunks_company_and_slots(program, folder, store, paged, backend) -> None:
+    decoders = opened(written(program, (3,), folder, store, backend))
+    for sizes in ([20, 20], [2] * 20, [33, 7], [5, 35], [16, 24]):
+        agree(answer(decoders, [*sizes, *[1] * 20]), paged)
+    alone = {}
+    for slot in range(3):
+        answer(decoders, [30 + slot], slot)
+        alone[slot] = [step(decoders, Span(slot, 30 + slot + n, 1, 1))[0] for n in range(6)]
+    for slot in range(3):
+        answer(decoders, [30 + slot], slot)
+    for n in range(6):
+        rows = step(decoders, *(Span(slot, 30 + slot + n, 1, 1) for slot in range(3)))
+        assert all(np.array_equal(rows[slot], alone[slot][n]) for slot in range(3)), n
+    (fourth,) = step(decoders, Span(3, 0, 9, 1))
+    for slot in (0, 2):
+        answer(decoders, [30 + slot], slot)
+    mixed = step(decoders, Span(0, 30, 1, 1), Span(2, 32, 1, 0), Span(3, 0, 9, 1))
+    assert np.array_equal(mixed, [alone[0][0], fourth])
+    assert step(decoders, Span(0, 31, 1, 0), Span(2, 33, 1, 0)).shape == (0, 300)
+
+
+@pytest.mark.parametrize("backend", FORMS)
+def test_a_rewind_is_as_if_it_had_not_been(program, folder, store, paged, backend) -> None:
+    """Guesses that are wrong, and taken back, again and again."""
+    decoders = opened(written(program, (3,), folder, store, backend))
+    wrong = np.roll(IDS, 1, axis=1)
+    found = [answer(decoders, [40])]
+    for at in range(40, 60):
+        step(decoders, Span(1, at, 5, 5), ids=wrong)
+        found.append(step(decoders, Span(1, at, 1, 1)))
+    agree(np.concatenate(found), paged)
+
+
+def test_holes_take_room_until_a_lane_is_compacted(program, folder, store, paged) -> None:
+    """One lane runs out, the other does not, and what the head says are positions all the while."""
+    decoders = opened(written(program, (3,), folder, store, "openvino-gpu"))
+    answer(decoders, [30], 0)
+    found = [answer(decoders, [40])]
+    lanes: list[tuple[Lane, Lane]] = []
+    for decoder in decoders:
+        assert isinstance(decoder, LaneDecoder)
+        other, lane = decoder.lane(0), decoder.lane(1)
+        assert other is not None
+        assert lane is not None
+        lanes.append((other, lane))
+    for at in range(40, 60):
+        step(decoders, Span(1, at, 7, 0), ids=np.roll(IDS, 1, axis=1))
+        found.append(step(decoders, Span(1, at, 1, 1)))
+        assert all(at + 1 <= lane.filled <= CONTEXT for _, lane in lanes)
+    agree(np.concatenate(found), paged)
+    for other, lane in lanes:
+        assert (other.filled, other.compactions) == (30, 0)
+        # 40 places are free, each round takes eight and leaves one; then 40, less one for each round so far, ...
+        assert lane.compactions == 5
+        assert np.array_equal(lane.places[: lane.filled][lane.places[: lane.filled] >= 0], np.arange(60))
+    step(decoders, Span(1, 0, 2, 1))  # another sequence begins in the slot, and nothing is left of this one
+    assert [lane.filled for _, lane in lanes] == [2, 2]
+
+
+def test_a_position_that_is_not_there_is_told(program, folder, store) -> None:
+    (decoder,) = opened(written(program, (), folder, store, "openvino-gpu"))
+    answer([decoder], [10])
+    with pytest.raises(Exception, match="position 12") as error:
+        step([decoder], Span(1, 12, 1, 1))
+    assert getattr(error.value, "ref", "") == "state-missing"
+
+
+@pytest.mark.parametrize("backend", FORMS)
+def test_at_the_end_of_the_context_the_answer_ends(program, folder, store, backend) -> None:
+    """Three requests at a time; nothing slides, and who comes after finds its place as if nobody had been there."""
+    stages = written(program, (3,), folder, store, backend)
+
+    def pipeline(slots: int) -> LocalPipeline:
+        executors = opened(stages, context=48, slots=slots)
+        pairs = zip(executors, stages, strict=True)
+        return LocalPipeline([Worker(each, on_cpu(spec)) for each, (_, spec) in pairs], 48, slots)
+
+    requests = [ask(number, IDS[number, : 20 + number], 100) for number in range(4)]
+    found = pipeline(3).generate(requests)
+    assert {number: len(tokens) for number, tokens in found.items()} == {n: 48 - 20 - n for n in range(4)}
+    alone = pipeline(1)
+    assert found == {request.id: alone.generate([request])[request.id] for request in requests}
+
+
+def test_the_graph_for_many_rows_is_made_when_it_is_wanted(program, folder, store) -> None:
+    (decoder,) = opened(written(program, (), folder, store, "openvino-npu"))
+    assert isinstance(decoder, PackedDecoder)
+    last = step([decoder], Span(0, 0, 40, 1))
+    assert len(decoder._graphs) == 2
+    agree(step([decoder], Span(0, 0, 40, 40))[-1:], last)
+    assert len(decoder._graphs) == 3
+    agree(step([decoder], Span(0, 0, 40, 20))[-1:], last)
+    assert len(decoder._graphs) == 3
+
+
+def test_both_graphs_are_static_and_keep_nothing(program, folder, store) -> None:
+    (decoder,) = opened(written(program, (3,), folder, store, "openvino-npu"))[:1]
+    assert isinstance(decoder, PackedDecoder)
+    for graph in (decoder._single, decoder._chunk):
+        model = graph.request.get_compiled_model()
+        assert not graph.request.query_state()
+        assert all(port.get_partial_shape().is_static for port in (*model.inputs, *model.outputs))
+
+
+@pytest.mark.parametrize("backend", FORMS)
+def test_half_floats_are_kept_where_they_are_asked_for(program, folder, store, paged, backend) -> None:
+    stages = written(program, (), folder, store, backend, "f16")
+    ((_, spec),) = stages
+    assert spec.kv is not None
+    assert (spec.kv.dtype, spec.options["INFERENCE_PRECISION_HINT"]) == ("float16", "f16")
+    found = answer(opened(stages), SIZES)
+    assert 0 < np.abs(found - paged).max() < 0.2
+    with pytest.raises(InputError, match="no key/value type u8 in this form"):
+        written(program, (), folder, store, backend, "u8")
+
+
+@pytest.mark.parametrize("backend", FORMS)
+def test_what_lies_in_a_slot_is_never_seen(program, folder, store, backend) -> None:
+    decoders = opened(written(program, (), folder, store, backend))
+    wanted = answer(decoders, [9, 1, 1], 2)
+    (decoder,) = decoders
+    assert isinstance(decoder, LaneDecoder | PackedDecoder)
+    decoder.occupy(SLOTS, 60)
+    assert np.array_equal(answer(decoders, [9, 1, 1], 2), wanted)
+    decoder.occupy(SLOTS, 60)
+    assert np.isfinite(step(decoders, *(Span(slot, 60, 1, 1) for slot in range(SLOTS)))).all()
+    assert decoder.kernels() == []
+
+
+@pytest.mark.parametrize("backend", FORMS)
+def test_a_stage_is_the_same_bytes_every_time(program, tmp_path, backend) -> None:
+    units = program_units(program)
+    (piece,) = pieces(program, units, ())
+    keyed = Keyed(units, unit_keys(program, units))
+    found = []
+    for name in ("one", "other"):
+        path, own = tmp_path / name, WeightStore(tmp_path / f"store-{name}")
+        spec = write_stage(program, piece, path, own, backend=backend, target="host", keyed=keyed)
+        found.append({str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()})
+    assert found[0] == found[1]
+    assert [unit.key for unit in load_sheet(path, spec).unit] == list(keyed.keys)
+    assert all(unit.nodes for unit in load_sheet(path, spec).unit)
+
+
+# Where a stage runs
+
+
+@pytest.fixture(scope="module")
+def spec(program, folder, store) -> dict[str, tuple[Path, StageSpec]]:
+    return {backend: written(program, (), folder, store, backend)[0] for backend in ("openvino", *FORMS)}
+
+
+@pytest.mark.parametrize(("backend", "device"), [("openvino-gpu", "GPU"), ("openvino-npu", "NPU")])
+def test_a_device_that_is_not_there_is_told_with_what_is(spec, backend, device, monkeypatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(devices.platform, "release", lambda: "6.8.0-generic")
+    with pytest.raises(FitError, match=f"runs on {device}, which OpenVINO does not see") as error:
+        load_decoder(*spec[backend], context=CONTEXT, slots=1, threads=1)
+    assert error.value.exit_code == 4
+    assert "it sees: CPU (" in error.value.context[0]
+    assert "RUVRUN_DEVICE=CPU" in str(error.value.hint)
+    assert {"GPU": "intel-opencl-icd", "NPU": "intel-level-zero-npu"}[device] in str(error.value.hint)
+
+
+def test_a_person_says_where_else(spec, monkeypatch) -> None:
+    monkeypatch.setenv(VARIABLE, "CPU")
+    for path, each in spec.values():
+        assert device_of(each) == "CPU"
+        load_decoder(path, each, context=CONTEXT, slots=1, threads=1)
+    monkeypatch.setenv(VARIABLE, "GPU.1")
+    assert [device_of(each) for _, each in spec.values()] == ["CPU", "GPU.1", "GPU.1"]
+    with pytest.raises(FitError, match=r"GPU\.1 \(as RUVRUN_DEVICE says\)"):
+        load_decoder(*spec["openvino-gpu"], context=CONTEXT, slots=1, threads=1)
+
+
+@pytest.mark.parametrize("backend", FORMS)
+def test_what_is_too_old_is_told(spec, backend, monkeypatch) -> None:
+    path, each = spec[backend]
+    newer = msgspec.structs.replace(each, requires={**each.requires, "openvino": "2031.1"})
+    with pytest.raises(InputError, match=r"requires OpenVINO 2031\.1, this is 20") as error:
+        load_decoder(path, newer, context=CONTEXT, slots=1, threads=1)
+    assert error.value.ref == "openvino-too-old"
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(devices.platform, "release", lambda: "5.15.0-91-generic")
+    if backend == "openvino-npu":
+        with pytest.raises(MachineError, match=r"NPU needs Linux 6\.6, this is 5\.15"):
+            load_decoder(path, each, context=CONTEXT, slots=1, threads=1)
+        load_decoder(path, on_cpu(each), context=CONTEXT, slots=1, threads=1)
+
+
+def test_what_a_device_says_is_passed_on(spec, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("Exception from somewhere:\n\n[ERROR] opset16 is not supported")
+
+    for backend in FORMS:
+        path, each = spec[backend]
+        monkeypatch.setattr(devices.ov.Core, "compile_model", refuse)
+        with pytest.raises(MachineError, match=r"CPU does not take stage\.xml") as error:
+            load_decoder(path, on_cpu(each), context=CONTEXT, slots=1, threads=1)
+        assert error.value.exit_code == 7
+        assert "opset16" in error.value.context[-1]
+        assert "update the driver" in str(error.value.hint)
+
+
+def test_an_option_of_a_stranger_is_refused(spec) -> None:
+    path, each = spec["openvino-gpu"]
+    wrong = msgspec.structs.replace(each, options={**each.options, "CACHE_DIR": "/"})
+    with pytest.raises(InputError, match="CACHE_DIR"):
+        load_decoder(path, on_cpu(wrong), context=CONTEXT, slots=1, threads=1)
