@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ruvcompile import __version__, tables
+from ruvcompile import __version__, listing, tables
 from ruvcompile.errors import MachineError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.flags import build_options, common
 from ruvcompile.options import OF_DECODERS, Options, resolve
@@ -206,7 +206,7 @@ def targets(check: bool, targets_dir: str | None, **flags: Any) -> None:
     if check:
         raise_all(check_targets(extra))
     found = [load_target(name, extra) for name in sorted(target_names(extra))]
-    _finish(flags, tables.targets_json(found), lambda _: tables.targets_text(found))
+    _finish(flags, listing.targets_json(found), lambda _: listing.targets_text(found))
 
 
 def _start(flags: dict[str, Any], unsaid: Sequence[str] = ()) -> tuple[Options, Terminal]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ruvcompile.quantities import show_bytes
-from ruvcompile.targets import Target
+from ruvcompile.targets import BACKEND_NAMES
 from ruvrun.bundle import BUNDLES
 from ruvrun.costs import costs_text
 from ruvrun.manifest import MANIFEST, NODES
@@ -26,8 +26,6 @@ _FIGURES = (
     ("first token ms", ("ttft_ms",), 0),
     ("one takes ms", ("latency_ms",), 1),
 )
-
-PLATFORM = "Linux only for now (Windows through WSL2, CPU only)"
 
 
 def plan_text(result: Mapping[str, Any]) -> str:
@@ -73,7 +71,26 @@ def _stages(result: Mapping[str, Any]) -> str:
             for number, places in enumerate(zip(*same, strict=True))
         ]
         lines.append(table(["stage", "node", *(title for title, _ in columns)], rows))
+        lines += _picks([places[0] for places in zip(*same, strict=True)], result)
     return "\n".join(lines)
+
+
+def _picks(stages: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Iterator[str]:
+    """Why each stage runs on the back end it does, where there was a choice."""
+    like = result.get("compared")
+    at = f" at {counted(result['rows'], 'row')}" if like else ""
+    for number, stage in enumerate(stages):
+        if not (choice := stage.get("backends_ms")):
+            continue
+        own = BACKEND_NAMES[stage["backend"]]
+        others = [
+            f"{ms / choice[stage['backend']]:.2f} times as fast as {BACKEND_NAMES[name]}"
+            for name, ms in choice.items()
+            if name != stage["backend"]
+        ]
+        yield f"stage {number}: {own}, {' and '.join(others) + at if others else 'which alone can run it'}"
+    if like and any(stage.get("backends_ms") for stage in stages):
+        yield f"both with {like['activations']} activations, {like['kv_type']} keys and values"
 
 
 def _columns(stages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Callable[[Mapping[str, Any]], str]]]:
@@ -223,58 +240,6 @@ def _equality(found: Mapping[str, Any]) -> str:
         f"{' + '.join(found['backends'])} ({activations} activations) against float64: {told(found)}, largest "
         f"difference of logits {found['max_logit_diff']:.3g} ({found['tokens']} tokens){alone}"
     )
-
-
-def targets_text(targets: Sequence[Target]) -> str:
-    """The targets that can be named."""
-    head = ["target", "what", "back end", "machine", "memory", "quant", "key/value"]
-    rows = [
-        [
-            target.name,
-            target.title,
-            target.backend,
-            target.machine,
-            _memory(target),
-            ", ".join(target.quants),
-            ", ".join(target.kv_types),
-        ]
-        for target in targets
-    ]
-    return f"{table(head, rows)}\n\n{PLATFORM}."
-
-
-def _memory(target: Target) -> str:
-    """What is assumed where a fleet does not say, and what else such machines are sold with."""
-    others = ", ".join(show_bytes(size) for size in sorted(target.memory[1:]))
-    return show_bytes(target.installed) + (f" (or {others})" if others else "")
-
-
-def targets_json(targets: Sequence[Target]) -> dict[str, Any]:
-    """The same as one object."""
-    return {
-        "targets": [
-            {
-                "name": target.name,
-                "title": target.title,
-                "backend": target.backend,
-                "machine": target.machine,
-                "memory": list(target.memory) or [target.installed],
-                "quants": list(target.quants),
-                "kv_types": list(target.kv_types),
-                "figures": {
-                    figure.name: {
-                        "value": figure.value,
-                        "unit": figure.unit,
-                        "kind": figure.kind,
-                        "source": figure.source,
-                    }
-                    for figure in target.figures
-                },
-            }
-            for target in targets
-        ],
-        "platform": PLATFORM,
-    }
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -26,10 +26,21 @@ SHARED = "_shared"
 TEMPLATES = "templates"
 NATIVE = "native"
 FIGURE_KINDS = ("theoretical", "published", "measured")
-BACKENDS: Mapping[str, tuple[str, ...]] = {"onnxruntime": ("f32",), "openvino": ("f32", "f16", "u8")}
+_ALL = ("f32", "f16", "u8")
+BACKENDS: Mapping[str, tuple[str, ...]] = {
+    "onnxruntime": ("f32",),
+    "openvino": _ALL,
+    "openvino-gpu": _ALL,
+    "openvino-npu": _ALL,
+}
 """Back ends, and the types of keys and values that each of them has."""
 
-BACKEND_NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+BACKEND_NAMES = {
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "openvino-gpu": "OpenVINO on a GPU",
+    "openvino-npu": "OpenVINO on an NPU",
+}
 """What people call them."""
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.decoder import measure_decoder
 from ruvcompile.measure.nodes import measure_nodes
@@ -36,6 +38,7 @@ def measure(
     samples: Mapping[str, Array],
     types: Mapping[str, Type],
     progress: Progress,
+    beyond: CostTable | None = None,
 ) -> CostTable:
     """The cost rows of all ``units`` on this machine, one per distinct key, and what a step costs beside them.
 
@@ -48,6 +51,8 @@ def measure(
         kv_type: of a decoder's keys and values.
         store, scratch: where what is run is written.
         samples, types: inputs to run a graph with, and its types as observed; not used for decoders.
+        beyond: what was measured with the machine's first back end, where this is another. What a process does beside
+            the back end's work is then taken from there, but for the bytes that it takes.
     """
     kept = held(program, keys, known, target, backend, threads, beside)
     if kept is not None:
@@ -67,6 +72,7 @@ def measure(
             store=store,
             scratch=scratch,
             progress=progress,
+            brief=beyond is not None,
         )
     else:
         made = measure_nodes(
@@ -82,8 +88,22 @@ def measure(
             samples=samples,
             types=types,
             progress=progress,
+            brief=beyond is not None,
         )
+    if beyond is not None:
+        made = _with_overheads(made, beyond)
     return merge([made, CostTable(provenance=known.provenance, unit=found)])
+
+
+def _with_overheads(made: CostTable, beyond: CostTable) -> CostTable:
+    """A table that was measured briefly, its overheads those of another back end with its own bytes of a process."""
+    bare = {(row.kind, row.target, row.threads): row for row in made.overhead}
+    rows = [
+        msgspec.structs.replace(row, backend=own.backend, runtime_bytes=own.runtime_bytes, source=own.source)
+        for row in beyond.overhead
+        if (own := bare.get((row.kind, row.target, row.threads))) is not None and row.beside == own.beside
+    ]
+    return msgspec.structs.replace(made, overhead=rows)
 
 
 def held(

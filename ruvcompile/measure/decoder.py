@@ -40,8 +40,9 @@ def measure_decoder(
     scratch: Path,
     progress: Progress,
     kv_type: str = "f32",
+    brief: bool = False,
 ) -> CostTable:
-    """A row for every distinct key, and the overhead, as rows of ``target``."""
+    """A row for every distinct key, and the overhead, as rows of ``target``; ``brief``: as ``profile_stage``."""
     part, part_units, part_keys = sampled(program, units, keys)
     (piece,) = pieces(part, part_units, ())
     directory = scratch / "measured"
@@ -57,6 +58,7 @@ def measure_decoder(
             beside=beside,
             model=program.name,
             progress=progress,
+            brief=brief,
         )
     except UnreachableError as error:
         # The ring that measures is the first to run the whole model, and its last stage draws tokens from logits.

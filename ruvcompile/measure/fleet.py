@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ruvcompile.fleet import HOST
 from ruvcompile.lower.weights import WeightStore
-from ruvcompile.measure import held, measure
+from ruvcompile.measure import measure
+from ruvcompile.measure.choice import each_measured, given
 from ruvcompile.measure.scale import figures, scale
 from ruvcompile.measure.work import works
 from ruvcompile.passes.infer import Type
@@ -44,18 +46,18 @@ def measure_fleet(
     used = [CostTable(provenance=known.provenance, stage=known.stage, link=known.link, rate=known.rate)]
     for target, threads, beside, local in kinds:
         here = local or target.name == HOST
-        given = None if here else held(program, keys, known, target.name, target.backend, threads, None)
-        if given is not None:
-            used.append(given)
+        found = given(program, keys, known, target, threads, beside if here else None)
+        if found is not None:
+            used.append(found)
             continue
         count = threads if here else min(threads, cores())
-        rows = measure(
+        run = partial(
+            measure,
             program,
             units,
             keys,
             known,
             target=target.name if here else HOST,
-            backend=target.backend,
             threads=count,
             beside=beside,
             kv_type=target.kv_type,
@@ -65,12 +67,15 @@ def measure_fleet(
             types=types or {},
             progress=progress,
         )
+        measured = each_measured(target, run, progress)
         if here:
-            used.append(rows)
+            used += measured.values()
             continue
-        with progress.step("rates"):
-            rates = known.rates(HOST, target.backend, count).values() or measure_rates(HOST, target.backend, count)
-        there = known.rates(target.name, target.backend, threads)
-        by = figures({rate.name: rate.value for rate in rates}, target, threads, there)
-        used.append(scale(rows, target, threads, by, works(program, units, keys, types)))
+        work = works(program, units, keys, types)
+        for backend, rows in measured.items():
+            with progress.step("rates"):
+                rates = known.rates(HOST, backend, count).values() or measure_rates(HOST, backend, count)
+            there = known.rates(target.name, backend, threads)
+            by = figures({rate.name: rate.value for rate in rates}, target, threads, there)
+            used.append(scale(rows, target.on(backend), threads, by, work))
     return merge(used)

@@ -34,8 +34,13 @@ def measure_nodes(
     samples: Mapping[str, Array],
     types: Mapping[str, Type],
     progress: Progress,
+    brief: bool = False,
 ) -> CostTable:
-    """A row for every distinct key, and the overhead; units of equal key share their mean."""
+    """A row for every distinct key, and the overhead; units of equal key share their mean.
+
+    Args:
+        brief: as for ``profile_stage``.
+    """
     (piece,) = pieces(program, units, ())
     directory = scratch / "measured"
     keyed = Keyed(units, keys)
@@ -51,6 +56,7 @@ def measure_nodes(
             beside=beside,
             model=program.name,
             progress=progress,
+            brief=brief,
         )
     finally:
         shutil.rmtree(directory)

@@ -35,10 +35,11 @@ _KINDS: dict[int, type[RuvError]] = {
 _STEP = re.compile(r"[a-z]+ \d+/\d+")
 _ERROR = '{"error": '
 _LAST_WORDS = 12
+BRIEF_S = "2"
 
 
 def profile_stage(
-    directory: Path, file: Path, *, threads: int, beside: int, model: str, progress: Progress
+    directory: Path, file: Path, *, threads: int, beside: int, model: str, progress: Progress, brief: bool = False
 ) -> CostTable:
     """The cost rows of the stage in ``directory``.
 
@@ -49,6 +50,7 @@ def profile_stage(
         beside: how many such stages work at the same time, this one included.
         model: name of the program.
         progress: gets what is worth a person's attention.
+        brief: as for a second back end (``ruvrun.profile.conditions``): overheads tell the bytes of a process alone.
 
     Raises:
         RuvError: as `ruvrun profile` told it.
@@ -56,6 +58,7 @@ def profile_stage(
     command = [
         *(sys.executable, "-P", "-m", "ruvrun", "profile", str(directory), "--role", "child", "--json", "-q"),
         *("--threads", str(threads), "--beside", str(beside), "--model", model, "-o", str(file)),
+        *(("--brief", "--seconds", BRIEF_S) if brief else ()),
     ]
     file.unlink(missing_ok=True)
     said: deque[str] = deque(maxlen=_LAST_WORDS)

@@ -6,6 +6,7 @@ which is why a model that one node can hold serves a single user best on one nod
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ruvcompile.partition import evaluate
@@ -16,6 +17,7 @@ from ruvcompile.plan.forecasts import stage_times, time_to_first
 from ruvcompile.plan.memory import logits_bytes, usable
 from ruvcompile.plan.nodes import Member
 from ruvcompile.plan.pace import grouping, in_ring
+from ruvcompile.plan.picked import by_backend
 from ruvcompile.plan.shapes import Proof, Shape, Solution
 from ruvcompile.plan.tasks import Desk, Load
 from ruvcompile.plan.verdict import described, verdict
@@ -41,6 +43,9 @@ def figures_of(desk: Desk, choice: Choice) -> dict[str, Any]:
         "cost_source": source_of(facts),
     }
     if facts.decoder:
+        if any("backends_ms" in stage for stage in stages):
+            kv_type = chosen.members[0][0].target.kv_type
+            figures["compared"] = {"activations": facts.options.activations, "kv_type": kv_type}
         figures |= {
             "predicted_tokens_per_s": round(chosen.rate, 2),
             "predicted_tokens_per_s_one": round(chosen.single, 2),
@@ -113,6 +118,7 @@ def stages_of(desk: Desk, solution: Solution) -> list[dict[str, Any]]:
                     "node": member.name,
                     "target": member.target.name,
                     "backend": member.target.backend,
+                    **_choice(by_backend(desk, solution, stages, place, rows_of(desk, solution))),
                     "graph_nodes": sum(len(unit.nodes) for unit in units),
                     "weight_bytes": desk.facts.stored_bytes(stage.items),
                     "kv_bytes": _kv_bytes(desk, solution, stage),
@@ -126,6 +132,11 @@ def stages_of(desk: Desk, solution: Solution) -> list[dict[str, Any]]:
     return found
 
 
+def _choice(ms: Mapping[str, float]) -> dict[str, Any]:
+    """What a stage takes on each back end that it could have, where it could have another."""
+    return {"backends_ms": dict(ms)} if ms else {}
+
+
 def expected_of(desk: Desk, solution: Solution, pipeline: int, place: int) -> Expected:
     """What the manifest says of a stage: its times over rows, and its memory without key/value space."""
     facts, stages = desk.facts, solution.pipelines[pipeline]
@@ -136,6 +147,7 @@ def expected_of(desk: Desk, solution: Solution, pipeline: int, place: int) -> Ex
         node=member.name,
         rows=rows,
         ms=[round(stage_times(desk, solution, stages, each)[place], 4) for each in rows],
+        backends_ms=by_backend(desk, solution, stages, place, rows_of(desk, solution)),
         weight_bytes=desk.sizes(desk.room.groups[stage.kind]).weights(stage.items),
         working_bytes=desk.working(stage.items) + logits_bytes(facts, stage.items, rows_of(desk, solution)),
         runtime_bytes=desk.room.prices.runtime_bytes(member),

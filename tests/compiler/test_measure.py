@@ -52,7 +52,7 @@ def table_of(program: Program, *, beside: int = 1, overhead: bool = True, curve:
 
 
 def member(name: str, *, threads: int = 1, beside: int = 1) -> Member:
-    return Member(FleetNode(name=name, target="host", address="local"), load_target("host", None), threads, beside)
+    return Member(FleetNode(name=name, target="host", address="local"), load_target("host", None).on("onnxruntime"), threads, beside)
 
 
 class Measured:

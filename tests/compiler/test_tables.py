@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ruvcompile.tables import plan_text, table, targets_text, verify_text
+from ruvcompile.listing import targets_text
+from ruvcompile.tables import plan_text, table, verify_text
 from ruvcompile.targets import load_target
 from tests.plans import PLAN
 

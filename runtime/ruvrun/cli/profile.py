@@ -37,6 +37,7 @@ WIDTH = 30
 @click.option("--peer", help="Measure the link to this node instead: its name or host; it must run with --answer.")
 @click.option("--answer", is_flag=True, help="Answer a node that measures the link to this one, once.")
 @click.option("--model", hidden=True)
+@click.option("--brief", is_flag=True, hidden=True)
 @click.option("--role", type=click.Choice(["stage", "beside", "child"]), hidden=True)
 @click.option("--ring", type=PATH, hidden=True)
 @click.option("--endpoints", hidden=True)
@@ -98,7 +99,7 @@ def _units(path: Path, node: str | None, rest: dict[str, Any]) -> tuple[CostTabl
         told = f"--threads {rest['threads']} is more than the {machine.cores()} cores that may be used here"
         raise UsageError("threads-over-cores", told, hint="threads without a core wait for one another")
     threads = rest["threads"] or (len(cpus[0]) if cpus else usual_threads)
-    conditions = Conditions(threads, rest["beside"], cpus, rest["seconds"] or Conditions.seconds)
+    conditions = Conditions(threads, rest["beside"], cpus, rest["seconds"] or Conditions.seconds, brief=rest["brief"])
     if not rest["threads"]:
         say(f"--threads {threads} (default)")
     with segments(path, node) as (name, stages), _progress(rest["role"] == "child") as tell:

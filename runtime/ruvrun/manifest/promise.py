@@ -15,6 +15,8 @@ class Expected(Table, frozen=True):
         rows, ms: a step of ``rows[i]`` rows takes ``ms[i]``.
         weight_bytes: its weights in memory, once the back end has packed them.
         working_bytes: what the largest step needs, activations and logits.
+        backends_ms: where the machine has several back ends, what a step of the plan's rows takes on each that can run
+            it; the stage's own among them.
         runtime_bytes: the process with its back end and nothing loaded. Key/value space comes on top of these.
     """
 
@@ -24,6 +26,7 @@ class Expected(Table, frozen=True):
     weight_bytes: int = 0
     working_bytes: int = 0
     runtime_bytes: int = 0
+    backends_ms: dict[str, float] = {}
 
     @property
     def bytes(self) -> int:

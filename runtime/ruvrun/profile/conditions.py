@@ -24,6 +24,8 @@ class Conditions:
         seconds: after so long a measurement whose spread is still too large ends all the same.
         rough: what the error of a median may be, relative to it, before a measurement may end.
         fine: what it may be in any case, in ms.
+        brief: for a second back end of a machine whose first one is measured: no ring of processes, as what a step
+            costs beside its units is the same; and one load, where counting the time of kernels costs next to nothing.
     """
 
     threads: int = 1
@@ -32,3 +34,4 @@ class Conditions:
     seconds: float = 4.0
     rough: float = 0.01
     fine: float = 0.005
+    brief: bool = False

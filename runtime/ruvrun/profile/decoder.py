@@ -29,11 +29,11 @@ import numpy as np
 
 from ruvrun.bundle import StageSpec
 from ruvrun.costs import NodeCost, Point, UnitCost
-from ruvrun.executors import Array, load_decoder
+from ruvrun.executors import Array, back_end, load_decoder
 from ruvrun.machine import forget_peak, has_cpu_quota, peak_bytes
 from ruvrun.profile.conditions import Conditions, Tell, silent
 from ruvrun.profile.places import Ground, Place
-from ruvrun.profile.recorded import Measured, recorded
+from ruvrun.profile.recorded import Measured, Recording, counts, open_counted, recorded
 from ruvrun.profile.sheet import Sheet
 from ruvrun.profile.steady import Case, spread, steady
 from ruvrun.profile.trace import Kernel, net
@@ -45,21 +45,26 @@ PROFILED_STEPS, PROFILED_PROMPTS = 5, 2
 
 
 class Loaded(NamedTuple):
-    """A stage in memory, and the most memory that loading it took, in bytes."""
+    """A stage in memory; the most memory that the process took before, and that loading it took, in bytes."""
 
     executor: Measured
+    bare: int
     grown: int
 
 
-def load(directory: Path, spec: StageSpec, where: Ground, threads: int) -> Loaded:
-    """Load the stage, and fill its key/value space."""
+def load(directory: Path, spec: StageSpec, where: Ground, threads: int, *, counted: bool = False) -> Loaded:
+    """Load the stage, and fill its key/value space; ``counted``: so that it tells its kernels, where that is cheap."""
+    back_end(spec)
     forget_peak()
     before = peak_bytes()
-    loaded = load_decoder(directory, spec, context=where.context, slots=where.slots, threads=threads)
-    executor = cast(Measured, loaded)  # all are
+    if counted and counts(spec):
+        executor = open_counted(directory, spec, where, threads)
+    else:
+        loaded = load_decoder(directory, spec, context=where.context, slots=where.slots, threads=threads)
+        executor = cast(Measured, loaded)  # all are
     grown = max(0, peak_bytes() - before)
     executor.occupy(where.slots, where.filled)
-    return Loaded(executor, grown)
+    return Loaded(executor, before, grown)
 
 
 def inputs_of(spec: StageSpec, count: int) -> dict[str, Array]:
@@ -104,12 +109,17 @@ def measure_decoder(
     """A row for every distinct unit of the stage in ``directory``; ``source`` is 0.
 
     Args:
-        held: the stage, loaded; it is taken out, and let go of before the one that is profiled is loaded.
+        held: the stage, loaded; it is taken out, and let go of before the one that is profiled is loaded, where that is
+            another.
     """
     inputs = inputs_of(spec, max(place.rows * place.tokens for place in where.places))
-    sizes, noise = _sizes(held.pop().executor, inputs, where, conditions, tell)
-    gc.collect()
-    profiled = _profiled(directory, spec, inputs, where, conditions, tell)
+    loaded = [held.pop().executor]
+    sizes, noise = _sizes(loaded[0], inputs, where, conditions, tell)
+    if not (conditions.brief and counts(spec)):
+        loaded.clear()
+        gc.collect()
+    with recorded(directory, spec, where, conditions.threads, loaded) as recording:
+        profiled = _profiled(recording, spec, inputs, where, conditions, tell)
     shares = {}
     for place in where.places:
         runs, took = profiled[_like(place, where, spec.exported)]
@@ -157,7 +167,7 @@ def _sizes(
 
 
 def _profiled(
-    directory: Path,
+    recording: Recording,
     spec: StageSpec,
     inputs: Mapping[str, Array],
     where: Ground,
@@ -168,15 +178,14 @@ def _profiled(
     places = dict.fromkeys(_like(place, where, spec.exported) for place in where.places)
     steps = [place for place in places if place.tokens == 1]
     order = [*(1 + PROFILED_STEPS) * steps, *PROFILED_PROMPTS * [place for place in places if place.tokens > 1]]
-    with recorded(directory, spec, where, conditions.threads) as recording:
-        executor = recording.executor
-        executor.occupy(where.slots, where.filled)
-        took = []
-        for number, place in enumerate(order):
-            took.append(runner(executor, inputs, place, _clock(conditions))())
-            recording.ran()
-            tell("profile", 1 + number, len(order))
-        traced = recording.runs()
+    executor = recording.executor
+    executor.occupy(where.slots, where.filled)
+    took = []
+    for number, place in enumerate(order):
+        took.append(runner(executor, inputs, place, _clock(conditions))())
+        recording.ran()
+        tell("profile", 1 + number, len(order))
+    traced = recording.runs()
     found: dict[Place, tuple[list[dict[Kernel, float]], list[float]]] = {place: ([], []) for place in places}
     # The first steps make buffers. A step is one run of the back end: an exported decoder's rows are not profiled.
     for place, ms, kernels in [*zip(order, took, traced, strict=True)][len(steps) :]:

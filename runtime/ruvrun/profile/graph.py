@@ -15,6 +15,7 @@ A graph is called with one thing at a time, so there is no curve over rows and n
 from __future__ import annotations
 
 import bisect
+import importlib
 import json
 import math
 import statistics
@@ -29,11 +30,12 @@ from ruvrun.bundle import StageSpec
 from ruvrun.costs import UnitCost
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, MachineError
-from ruvrun.executors import GraphExecutor
+from ruvrun.executors import LOADERS, GraphExecutor
 from ruvrun.executors.pages import use_huge_pages
 from ruvrun.npz import read_npz
 from ruvrun.profile.attribution import Attribution, Event
 from ruvrun.profile.conditions import Conditions, Tell, silent
+from ruvrun.profile.recorded import counts
 from ruvrun.profile.sheet import Sheet
 from ruvrun.scratch import scratch_folder
 
@@ -43,6 +45,9 @@ PROFILED_RUNS = 5
 LEAST_PROFILED_RUNS = 3
 PROFILED_EVENTS = 50_000
 """Kernels that are profiled, roughly: reading what the profiler writes takes longer than the runs."""
+
+OPERATORS = {"Convolution": "Conv", "FullyConnected": "MatMul", "Deconvolution": "ConvTranspose"}
+"""What ONNX calls kinds of OpenVINO's kernels that other nodes are merged into."""
 
 _SUFFIX = "_kernel_time"
 _IN = "in."
@@ -78,25 +83,15 @@ def measure_graph(
     Raises:
         InputError: the stage does not load, or does not run on its own inputs.
     """
-    from ruvrun.executors.graph import OnnxGraph  # a node may have another back end alone
-    from ruvrun.executors.onnxruntime import WORTH_HUGE_PAGES
-    from ruvrun.executors.sessions import open_session
-
-    inputs = graph_inputs(directory, spec)
-    with scratch_folder("ruvrun") as folder:
-        profile = folder / "profile"
-        session = open_session(directory / spec.model, threads=conditions.threads, spinning=False, profile=profile)
-        if sum(file.bytes for file in spec.files) >= WORTH_HUGE_PAGES:  # as when it serves
-            use_huge_pages()
-        executor = OnnxGraph(session)
-        for _ in range(1 + max(LEAST_PROFILED_RUNS, min(PROFILED_RUNS, PROFILED_EVENTS // max(1, len(sheet.node))))):
-            executor.run(inputs)
-        nodes = Attribution(sheet.node)
-        runs = [nodes.divide(events) for events in _events(Path(session.end_profiling()))]
+    inputs, nodes = graph_inputs(directory, spec), Attribution(sheet.node)
+    runs = max(LEAST_PROFILED_RUNS, min(PROFILED_RUNS, PROFILED_EVENTS // max(1, len(sheet.node))))
+    record = _counted if counts(spec) else _traced
+    executor, recorded = record(directory, spec, inputs, 1 + runs, conditions.threads)
+    divided = [nodes.divide(events) for events in recorded]
     tell("profile", 1, 2)
     total, spread = time_whole(executor, inputs, conditions)
     tell("run", 2, 2)
-    costs = by_key(sheet, shared(total, runs))
+    costs = by_key(sheet, shared(total, divided))
     distinct = {unit.key: unit for unit in reversed(sheet.unit)}
     return [
         UnitCost(
@@ -113,6 +108,40 @@ def measure_graph(
         )
         for key, ms in costs.items()
     ]
+
+
+def _traced(
+    directory: Path, spec: StageSpec, inputs: Mapping[str, Value], runs: int, threads: int
+) -> tuple[GraphExecutor, list[list[Event]]]:
+    """A stage of ONNX Runtime, and its kernels, run by run, without the first run."""
+    from ruvrun.executors.graph import OnnxGraph  # a node may have another back end alone
+    from ruvrun.executors.onnxruntime import WORTH_HUGE_PAGES
+    from ruvrun.executors.sessions import open_session
+
+    with scratch_folder("ruvrun") as folder:
+        profile = folder / "profile"
+        session = open_session(directory / spec.model, threads=threads, spinning=False, profile=profile)
+        if sum(file.bytes for file in spec.files) >= WORTH_HUGE_PAGES:  # as when it serves
+            use_huge_pages()
+        executor = OnnxGraph(session)
+        for _ in range(runs):
+            executor.run(inputs)
+        return executor, _events(Path(session.end_profiling()))
+
+
+def _counted(
+    directory: Path, spec: StageSpec, inputs: Mapping[str, Value], runs: int, threads: int
+) -> tuple[GraphExecutor, list[list[Event]]]:
+    """The same of OpenVINO, whose counters cost next to nothing. Its kernels have the names of the last of the nodes
+    that went into them, as those of ONNX Runtime do.
+    """
+    executor = importlib.import_module(LOADERS[spec.backend]).load_graph(directory, spec, threads=threads, profile=True)
+    found = []
+    for _ in range(runs):
+        executor.run(inputs)
+        ran = executor.kernels()
+        found.append([Event(each.name, OPERATORS.get(each.kind, each.kind), each.microseconds) for each in ran])
+    return executor, found[1:]
 
 
 def shared(total: float, runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

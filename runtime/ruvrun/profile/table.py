@@ -13,6 +13,7 @@ from ruvrun import machine
 from ruvrun.bundle import BUNDLE, StageSpec, find_bundles, load_spec, verify_bundle
 from ruvrun.costs import CostTable, Overhead, UnitCost
 from ruvrun.errors import InputError
+from ruvrun.executors import back_end
 from ruvrun.manifest import LOCAL, MANIFEST, load_manifest
 from ruvrun.placement import manifest_path, read_nodes
 from ruvrun.profile import decoder, graph
@@ -155,32 +156,43 @@ def _measure(
 ) -> tuple[list[UnitCost], Overhead | None]:
     """The rows of one stage, and its overhead where it is a whole program."""
     directory, spec = segment.directory, segment.spec
-    if spec.kind == "graph" and spec.backend != "onnxruntime":
-        raise InputError(
-            "profile-unsupported",
-            f"what the nodes of a graph cost on {spec.backend} is not measured yet",
-            hint="build it for a target whose back end is onnxruntime",
-        )
     inputs = None
     if spec.kind == "graph":
         inputs = {name: value for name, value in graph.graph_inputs(directory, spec).items() if value is not None}
     overhead, count = None, None
-    if spec.first and spec.last and len(sheet.node) <= MOST_NODES:
+    if spec.first and spec.last and len(sheet.node) <= MOST_NODES and not conditions.brief:
         with scratch_folder("ruvrun") as folder:
             alone = stand_alone(directory, spec, folder, context=sheet.context, network=segment.network)
             overhead, count = measure_overhead(alone, conditions, network=segment.network, inputs=inputs, tell=tell)
     if spec.kind == "graph":
+        back_end(spec)
+        overhead = _of_process(spec, conditions, machine.peak_bytes()) if conditions.brief else overhead
         return graph.measure_graph(directory, spec, sheet, conditions, tell), overhead
     where = ground(spec, sheet.context)
-    held = [decoder.load(directory, spec, where, conditions.threads)]
-    grown = held[0].grown
+    held = [decoder.load(directory, spec, where, conditions.threads, counted=conditions.brief)]
+    bare, grown = held[0].bare, held[0].grown
     rows = decoder.measure_decoder(directory, spec, sheet, held, where, conditions, tell)
     if count is not None:
         grown = count.loaded_bytes - count.bare_bytes
     rows, beyond = resident(rows, sheet, grown)
+    if conditions.brief:
+        overhead = _of_process(spec, conditions, bare)
     if overhead is not None:
         overhead = msgspec.structs.replace(overhead, runtime_bytes=overhead.runtime_bytes + beyond)
     return rows, overhead
+
+
+def _of_process(spec: StageSpec, conditions: Conditions, bare: int) -> Overhead:
+    """What is known of a stage's process without a ring: ``bare``, the bytes it takes with nothing loaded."""
+    return Overhead(
+        kind=spec.kind,
+        target=spec.target,
+        backend=spec.backend,
+        threads=conditions.threads,
+        beside=conditions.beside,
+        runtime_bytes=bare,
+        source=0,
+    )
 
 
 def resident(rows: list[UnitCost], sheet: Sheet, grown: int) -> tuple[list[UnitCost], int]:
