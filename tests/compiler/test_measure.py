@@ -125,7 +125,7 @@ def test_what_goes_wrong_there_is_raised_here(program, tmp_path) -> None:
     (directory / "units.toml").unlink()
     with pytest.raises(InputError) as error:
         profile(directory, tmp_path / "t.toml")
-    assert error.value.ref == "units-missing"
+    assert error.value.ref == "probe-incomplete"
     assert error.value.hint
 
 
