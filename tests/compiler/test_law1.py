@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 import jinja2
+import msgspec
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
@@ -22,7 +23,7 @@ from ruvcompile.passes.pieces import program_units
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvcompile.verify import sample_tokens
-from ruvrun.pipeline import Request
+from ruvrun.pipeline import Request, Sampling
 from tests.decoders import ask, family_program, open_pipeline, tiny_program, write_stages
 from tests.models import smollm2_path
 
@@ -102,6 +103,25 @@ def test_every_cut_of_other_forms_gives_the_tokens_of_the_uncut_model(form, cuts
     assert len({tuple(answer) for answer in form.uncut.values()}) == len(form.uncut)
     assert all(len(set(answer)) > 8 for answer in form.uncut.values())
     assert form.answers(cuts, form.requests, chunk=8) == form.uncut
+
+
+SAMPLED = [
+    Sampling(0.9, 0.9, 7, 40, 0.02, 1.15, 0.3, 0.4, ((11, -100.0), (28, 2.0)), 5),
+    Sampling(0.0, 1.0, 0, frequency_penalty=1.0, presence_penalty=0.5),
+    Sampling(1.3, 1.0, 5),
+    Sampling(1.0, 0.95, 2**60, repetition_penalty=1.3),
+]
+
+
+@pytest.mark.parametrize("cuts", [(3,), (2, 5)], ids=str)
+def test_what_is_drawn_depends_on_neither_cut_nor_company(tiny, cuts) -> None:
+    requests = [
+        msgspec.structs.replace(one, sampling=sampling) for one, sampling in zip(tiny.requests, SAMPLED, strict=True)
+    ]
+    alone = {one.id: tiny.whole.generate([one])[one.id] for one in requests}
+    assert all(alone[number] != tiny.uncut[number] for number in alone)
+    assert tiny.answers(cuts, requests, chunk=8) == alone
+    assert tiny.answers(cuts, requests[::-1], streams=3) == alone
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3])

@@ -7,12 +7,14 @@ import json
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import openai
 import pytest
 
 from ruvrun.engine import Lost, Request, Token
 from ruvrun.errors import InputError, UnreachableError
+from ruvrun.frames import Scores
 from ruvrun.server import build_app
 from ruvrun.server import wire as wire_module
 from ruvrun.tokenizer import Tokenizer
@@ -96,6 +98,30 @@ def test_streaming_chat(driver: ScriptedDriver, client: openai.OpenAI, tokenizer
     assert chunks[-1].usage
     assert chunks[-1].usage.completion_tokens == 6
     assert len({chunk.id for chunk in chunks}) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_as_the_client_reads_them(
+    driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer, stream: bool
+) -> None:
+    ids = tokenizer.encode("ab")
+    scores = [Scores(-0.25, ((ids[0], -0.25), (ids[1], -1.5))), Scores(-0.5, ((ids[1], -0.5), (ids[0], -2.0)))]
+    driver.script = lambda request: [
+        Token(request.id, ids[0], None, scores[0]),
+        Token(request.id, ids[1], "length", scores[1]),
+    ]
+    asked: dict[str, Any] = {"model": "tiny", "stream": stream}
+    chat: Any = client.chat.completions.create(messages=HELLO, logprobs=True, top_logprobs=2, **asked)
+    told = [part.choices[0].logprobs for part in chat] if stream else [chat.choices[0].logprobs]
+    content = [entry for part in told if part and part.content for entry in part.content]
+    assert [(entry.token, entry.logprob, entry.bytes) for entry in content] == [("a", -0.25, [97]), ("b", -0.5, [98])]
+    assert [(best.token, best.logprob) for best in content[0].top_logprobs] == [("a", -0.25), ("b", -1.5)]
+    text: Any = client.completions.create(prompt="x", logprobs=2, **asked)
+    parts = [part.choices[0].logprobs for part in text] if stream else [text.choices[0].logprobs]
+    assert [token for part in parts for token in part.tokens] == ["a", "b"]
+    assert [best for part in parts for best in part.top_logprobs] == [{"a": -0.25, "b": -1.5}, {"b": -0.5, "a": -2.0}]
+    assert [offset for part in parts for offset in part.text_offset] == [0, 1]
+    assert [request.sampling.logprobs for request in driver.submitted] == [2, 2]
 
 
 def test_a_stream_arrives_while_it_is_made(driver: ScriptedDriver, client: openai.OpenAI, tokenizer: Tokenizer) -> None:

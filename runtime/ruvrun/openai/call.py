@@ -176,7 +176,8 @@ def _bias(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
 
 
 def _no_token(token: int, vocab: int, param: str) -> ApiError:
-    return ApiError(400, f"Token id {token} is not below {vocab}, the size of the vocabulary.", param=param)
+    what = f"Token id {token} is not below {vocab}, the size of the vocabulary."
+    return ApiError(400, what, param=param, code="invalid_value")
 
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
