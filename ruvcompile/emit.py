@@ -21,7 +21,7 @@ from ruvcompile.program import Program
 from ruvcompile.render import NodeFacts, mode_of, render_node
 from ruvcompile.stages import Division, Lowered, copy_stage
 from ruvcompile.targets import Target, load_target
-from ruvrun.bundle import BUNDLE, BUNDLES, HEAD, NODE, NODE_NAME, SECRET_KEY, StageSpec, file_sha256
+from ruvrun.bundle import BUNDLES, HEAD, NODE, NODE_NAME, SECRET_KEY, stage_of
 from ruvrun.costs import COSTS, CostTable, dump_costs
 from ruvrun.manifest import (
     MANIFEST,
@@ -33,7 +33,6 @@ from ruvrun.manifest import (
     Nodes,
     Pipeline,
     Placed,
-    Stage,
     Tensor,
     dump_manifest,
     dump_nodes,
@@ -73,7 +72,10 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
     head = options.fleet.node(options.fleet.head)
     listed = [node for node in options.fleet.nodes if node.name in used or node.name == head.name]
     entry = _program(contents)
-    made = [_stage(number, *stage, lowered.division) for number, stage in enumerate(lowered.stages)]
+    made = [
+        stage_of(*stage, number=number, graph_nodes=len(lowered.division.stages[number][0].nodes))
+        for number, stage in enumerate(lowered.stages)
+    ]
     pipelines = [
         Pipeline(stages=[Placed(stage=stage, node=member.node.name) for stage, member in placed])
         for placed in lowered.division.pipelines
@@ -147,21 +149,6 @@ def _tensor(value: ir.Value) -> Tensor:
     extents = value.shape if value.shape is not None else ()
     dims = named_dims(value.name, tuple(each if isinstance(each, int) else each.value for each in extents))
     return Tensor(name=value.name, dtype=spelt(value.type), shape=list(dims))
-
-
-def _stage(number: int, directory: Path, spec: StageSpec, division: Division) -> Stage:
-    return Stage(
-        index=number,
-        sha256=file_sha256(directory / BUNDLE),
-        backend=spec.backend,
-        target=spec.target,
-        inputs=spec.inputs,
-        outputs=spec.outputs,
-        forward=spec.forward,
-        weight_bytes=spec.weight_bytes,
-        graph_nodes=len(division.stages[number][0].nodes),
-        kv=spec.kv,
-    )
 
 
 def _predictions(plan: Plan, division: Division) -> Predictions:

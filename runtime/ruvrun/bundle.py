@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from ruvrun.errors import InputError, IntegrityError
-from ruvrun.manifest import FORMAT, MANIFEST, KeyValue, Manifest, Program, Tensor, read_toml
+from ruvrun.manifest import FORMAT, MANIFEST, KeyValue, Manifest, Program, Stage, Tensor, read_toml
 
 BUNDLE = "bundle.toml"
 NODE = "node"
@@ -97,6 +97,22 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 def load_spec(directory: Path) -> StageSpec:
     """Read ``bundle.toml``."""
     return read_toml(directory / BUNDLE, StageSpec, "bundle")
+
+
+def stage_of(directory: Path, spec: StageSpec, *, number: int, graph_nodes: int) -> Stage:
+    """What a manifest says of the bundle in ``directory``, as its stage of a ``number``."""
+    return Stage(
+        index=number,
+        sha256=file_sha256(directory / BUNDLE),
+        backend=spec.backend,
+        target=spec.target,
+        inputs=spec.inputs,
+        outputs=spec.outputs,
+        forward=spec.forward,
+        weight_bytes=spec.weight_bytes,
+        graph_nodes=graph_nodes,
+        kv=spec.kv,
+    )
 
 
 def verify_bundle(directory: Path, manifest: Manifest, stage: int) -> StageSpec:

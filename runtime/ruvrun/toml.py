@@ -18,20 +18,31 @@ FORMAT = 1
 _S = TypeVar("_S")
 
 
-def read_table(path: Path, what: str) -> dict[str, Any]:
-    """The tables of a TOML file; ``what`` it is, for a person. A file of another ``format`` is refused.
+def read_file(path: Path, what: str) -> bytes:
+    """All of a file; ``what`` it is, for a person.
 
     Raises:
-        InputError: ``file-missing``, ``file-unreadable``, ``toml-invalid``, ``format-unknown``.
+        InputError: ``file-missing``, ``file-unreadable``.
     """
     try:
-        raw = tomli.loads(path.read_text("utf-8"))
+        return path.read_bytes()
     except FileNotFoundError:
         raise InputError("file-missing", f"no {what} at {path}", hint="check the path") from None
     except OSError as error:
         raise InputError(
             "file-unreadable", f"cannot read {path}: {error.strerror}", hint="check the path and its permissions"
         ) from None
+
+
+def read_table(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a TOML file; ``what`` it is, for a person. A file of another ``format`` is refused.
+
+    Raises:
+        InputError: as ``read_file``; ``toml-invalid``, ``format-unknown``.
+    """
+    text = read_file(path, what)
+    try:
+        raw = tomli.loads(text.decode("utf-8"))
     except (UnicodeDecodeError, tomli.TOMLDecodeError) as error:
         raise InputError(
             "toml-invalid", f"{path} is not valid TOML", context=[str(error)], hint="correct that line"

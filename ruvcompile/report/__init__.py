@@ -24,7 +24,7 @@ from ruvcompile.report.page import page_of
 from ruvcompile.report.run import Run, require_same
 from ruvcompile.report.view import view_of
 from ruvrun.costs import COSTS, CostTable, load_costs
-from ruvrun.manifest import Manifest, load_manifest
+from ruvrun.manifest import Manifest, load_manifest, read_file
 from ruvrun.scratch import write_whole
 
 _T = TypeVar("_T")
@@ -71,14 +71,9 @@ def _write(directory: Path, manifest: Manifest, figures: Figures, costs: CostTab
 
 
 def _json(path: Path, kind: type[_T], what: str, hint: str) -> _T:
+    text = read_file(path, what)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        raise InputError("file-missing", f"no {what} at {path}", hint="check the path") from None
-    except OSError as error:
-        raise InputError(
-            "file-unreadable", f"cannot read {path}: {error.strerror}", hint="check the path and its permissions"
-        ) from None
+        return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError("json-wrong", f"{path} is not a {what}", context=[str(error)], hint=hint) from None
 

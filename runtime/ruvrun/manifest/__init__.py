@@ -41,6 +41,7 @@ from ruvrun.manifest.promise import Expected, Plan
 from ruvrun.manifest.tables import Table
 from ruvrun.toml import FORMAT as FORMAT
 from ruvrun.toml import dump_toml as dump_toml
+from ruvrun.toml import read_file as read_file
 from ruvrun.toml import read_table as read_table
 from ruvrun.toml import read_toml as read_toml
 
@@ -169,6 +170,7 @@ __all__ = [
     "identify",
     "load_manifest",
     "load_nodes",
+    "read_file",
     "read_table",
     "read_toml",
 ]

@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from ruvrun.bundle import BUNDLE, SECRET_KEY, StageSpec, file_sha256
+from ruvrun.bundle import SECRET_KEY, StageSpec, stage_of
 from ruvrun.machine import free_ports
 from ruvrun.manifest import (
     LOCAL,
@@ -21,7 +21,6 @@ from ruvrun.manifest import (
     Pipeline,
     Placed,
     Program,
-    Stage,
     dump_manifest,
     identify,
     load_manifest,
@@ -63,18 +62,7 @@ def stand_alone(directory: Path, spec: StageSpec, folder: Path, *, context: int,
         vocab=spec.vocab,
         context=context,
     )
-    stage = Stage(
-        index=0,
-        sha256=file_sha256(directory / BUNDLE),
-        backend=spec.backend,
-        target=spec.target,
-        inputs=spec.inputs,
-        outputs=spec.outputs,
-        forward=spec.forward,
-        weight_bytes=spec.weight_bytes,
-        graph_nodes=0,
-        kv=spec.kv,
-    )
+    stage = stage_of(directory, spec, number=0, graph_nodes=0)
     pipelines = [Pipeline(stages=[Placed(stage=0, node=NODE)])]
     manifest = Manifest(
         id=identify(program, [stage], pipelines),
