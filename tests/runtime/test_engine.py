@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ruvrun import frames
-from ruvrun.engine import Engine, Lost, Request, Token
+from ruvrun.engine import Engine, Lost, Request, Sequence, Token
 from ruvrun.engine.kv import SlotTable
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, Span
@@ -39,12 +39,14 @@ class Ring:
         self.due: set[int] = set()
         self.decoding: set[int] = set()
         self.answers: dict[int, list[int]] = {}
+        self.prompts: dict[int, tuple[int, ...]] = {}
         self.finished: dict[int, str] = {}
         self.results: deque[frames.Sampled] = deque()
 
     def add(self, new: Request) -> None:
         self.engine.add(new)
         self.answers[new.id] = []
+        self.prompts[new.id] = new.prompt
 
     def cancel(self, number: int) -> None:
         self.engine.cancel(number)
@@ -75,19 +77,21 @@ class Ring:
             assert seq.id not in self.due, "a step was sent whose input depends on a token not returned"
         self.due |= {seq.id for seq in message.seqs if seq.rows}
         steps = [earlier for earlier in self.sent if isinstance(earlier, frames.Step)]
-        if not {seq.id for seq in message.seqs} <= self.decoding:
+        if not self._decodes(message):
             assert len(message.seqs) == 1, "a chunk is a step of its own"
             if self.decoding:
                 last = {seq.id for seq in steps[-1].seqs}
-                assert self._was_decode(steps[-1]), f"two chunks in a row although others decode: {last}"
+                assert self._decodes(steps[-1]), f"two chunks in a row although others decode: {last}"
+            (seq,) = message.seqs
+            if seq.position + seq.count == len(self.prompts[seq.id]) and not seq.rows:
+                self.decoding.add(seq.id)  # its tokens are known from before
         else:
+            assert all(seq.count == 1 for seq in message.seqs)
             assert len(message.seqs) <= -(-len(self.decoding) // len(self.workers))
 
-    def _was_decode(self, step: frames.Step) -> bool:
-        """Whether all of a step's sequences had sent their whole prompt before it."""
-        before = self.sent[: self.sent.index(step)]
-        whole = {seq.id for earlier in before if isinstance(earlier, frames.Step) for seq in earlier.seqs if seq.rows}
-        return all(seq.id in whole for seq in step.seqs)
+    def _decodes(self, step: frames.Step) -> bool:
+        """Whether a step is for positions behind the prompts."""
+        return all(seq.position >= len(self.prompts[seq.id]) for seq in step.seqs)
 
     def work(self, stage: int) -> bool:
         if not self.inboxes[stage]:
@@ -123,13 +127,22 @@ class Ring:
     def lose(self, stage: int) -> list[Lost]:
         """The process of ``stage`` is replaced by a new one; other stages still hold messages of before."""
         lost = self.engine.lose("it is gone")
+        self._replace(stage)
+        return lost
+
+    def abandon(self, stage: int) -> list[Sequence]:
+        """As ``lose``, but nobody ends."""
+        alive = self.engine.abandon()
+        self._replace(stage)
+        return alive
+
+    def _replace(self, stage: int) -> None:
         fresh = fake_workers(len(self.workers), slots=len(_slots(self.workers[stage])), context=self.engine.context)
         self.workers[stage] = fresh[stage]
         self.inboxes[stage].clear()
         self.sent, self.steps_out = [], 0
         self.due.clear()
         self.decoding.clear()
-        return lost
 
     def turn(self) -> bool:
         """Send all there is, move the oldest message one lap, and take its result."""
@@ -202,6 +215,13 @@ class AnyOrder(RuleBasedStateMachine):
         assert [one.id for one in lost] == alive
         assert self.ring.engine.running == self.ring.engine.waiting == self.ring.engine.in_flight == 0
         self.gone |= set(alive)
+
+    @precondition(lambda self: self.requests)
+    @rule(stage=st.integers(0, LAYERS - 1))
+    def lose_and_go_on(self, stage: int) -> None:
+        """As another engine would go on with them."""
+        for sequence in self.ring.abandon(stage % len(self.ring.workers)):
+            self.ring.engine.resume(sequence)
 
     @invariant()
     def consistent(self) -> None:

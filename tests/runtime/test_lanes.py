@@ -1,10 +1,11 @@
 """Any history of two or three pipelines: requests come, are cancelled, stages are lost and come back. Every request
-ends once: with the tokens of the model alone, or with the reason why not. Real engines and workers, no threads.
+ends once: with the tokens of the model alone, whatever pipelines it was in, or with the reason why not. Real engines
+and workers, no threads.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from ruvrun import frames
 from ruvrun.engine import Engine, Lost, Token
 from ruvrun.executors import Array
 from ruvrun.pipeline.lane import Event, Lane, Told
-from ruvrun.pipeline.spread import least_busy, leave, level
+from ruvrun.pipeline.spread import MOST_LOSSES, least_busy, leave, level
 from tests import strategies
 from tests.runtime.fakes import VOCAB, fake_workers, plain_tokens
 
@@ -35,6 +36,7 @@ class World:
         self.heard: dict[int, list[Event]] = {}
         self.asked: dict[int, object] = {}
         self.gone: set[int] = set()
+        self.losses: Counter[int] = Counter()
         for lane in self.lanes:
             lane.ready = True
 
@@ -61,8 +63,18 @@ class World:
         if not lane.ready:
             return
         lane.ready = False
-        leave(lane, self.lanes)
-        self.tell(lane.lose("gone"))
+        assert isinstance(lane.work, Engine)
+        begun = list(lane.work._running)
+        waiting = list(lane.work._waiting)
+        self.losses.update(begun)
+        told = leave(lane, self.lanes, "gone")
+        if any(other.ready for other in self.lanes):
+            ended = [name for name in begun if self.losses[name] >= MOST_LOSSES]
+        else:
+            ended = [*begun, *waiting]
+        assert sorted(event.id for _, event in told) == sorted(ended), "all others go on elsewhere"
+        assert lane.work.idle
+        self.tell(told)
         if data.draw(st.booleans()):
             self.workers[lane.number] = fake_workers(self.stages, slots=self.streams, context=CONTEXT)
             self.rings[lane.number].clear()

@@ -71,7 +71,7 @@ def test_two_pipelines_answer_as_one_and_both_work(tmp_path: Path, stages: int, 
 
 
 @pytest.mark.parametrize("victim", ["n0", "n1", "n2"])
-def test_a_killed_stage_ends_what_it_had_and_the_other_pipeline_serves(tmp_path: Path, victim: str) -> None:
+def test_what_a_killed_stage_had_goes_on_in_the_other_pipeline(tmp_path: Path, victim: str) -> None:
     """n0 and n1 are pipeline 0, n2 and n3 are pipeline 1."""
     with served(tmp_path, 2) as (made, driver):
         hit = made.names.index(victim) // 2
@@ -86,8 +86,7 @@ def test_a_killed_stage_ends_what_it_had_and_the_other_pipeline_serves(tmp_path:
         assert {end_of(one) for one in others} == {"right"}
         process.kill()
         process.wait()
-        for why in map(end_of, theirs):
-            assert why not in ("right", "wrong")
+        assert {end_of(one) for one in theirs} == {"right"}
         assert driver.health()["status"] == "degraded"
         assert not driver.wait_ready(0)
         assert end_of(ask(driver, 5)) == "right"

@@ -92,17 +92,52 @@ def test_who_waits_gets_room_wherever_it_is_the_oldest_first() -> None:
         assert list(lane.callers) == [next(iter(lane.work._running))]
 
 
-def test_who_waits_at_a_lost_pipeline_goes_on_waiting_elsewhere_while_there_is_one() -> None:
+def test_what_a_lost_pipeline_had_goes_on_elsewhere_while_there_is_one() -> None:
     two = lanes(2, streams=1)
-    for number, lane in ((1, 0), (2, 0), (3, 0), (4, 1)):
+    for number, lane in ((1, 0), (2, 0), (4, 0), (3, 1)):
         give(two[lane], ask(number))
     two[0].ready = False
-    leave(two[0], two)
-    assert [held(lane) for lane in two] == [(1, 0), (1, 2)]
-    assert [lost.id for _, lost in two[0].lose("gone")] == [1]
+    assert leave(two[0], two, "gone") == []
+    assert [held(lane) for lane in two] == [(0, 0), (1, 3)]
+    assert isinstance(two[1].work, Engine)
+    assert list(two[1].work._waiting) == [1, 2, 4], "the oldest request waits in front"
     two[1].ready = False
-    leave(two[1], two)
-    assert sorted(lost.id for _, lost in two[1].lose("gone")) == [2, 3, 4]
+    assert sorted(event.id for _, event in leave(two[1], two, "gone")) == [1, 2, 3, 4]
+
+
+def test_what_is_under_way_wherever_a_pipeline_is_lost_is_not_passed_on_for_ever() -> None:
+    three = lanes(3)
+    give(three[0], ask(1))
+    three[0].ready = False
+    assert leave(three[0], three, "gone") == []
+    (second,) = (lane for lane in three if 1 in lane.callers)
+    give(second, ask(2))
+    second.ready = False
+    assert [event.id for _, event in leave(second, three, "gone")] == [1]
+    (third,) = (lane for lane in three if 2 in lane.callers)
+    assert third.ready
+
+
+def test_calls_of_a_lost_pipeline_are_made_again_elsewhere() -> None:
+    two = [Lane(n, Calls(stages=1), 10.0) for n in range(2)]
+    calls = [Call(number, {}, Future()) for number in range(4)]
+    for lane in two:
+        lane.ready = True
+    for call in calls:
+        assert isinstance(two[0].work, Calls)
+        two[0].work.add(call)
+    while two[0].work.step() is not None:
+        pass
+    two[0].ready = False
+    assert leave(two[0], two, "gone") == []
+    assert (held(two[0]), held(two[1])) == ((0, 0), (0, 4))
+    while two[1].work.step() is not None:
+        pass
+    two[0].ready, two[1].ready = True, False
+    leave(two[1], two, "gone")
+    assert (held(two[0]), held(two[1])) == ((0, 2), (0, 0))
+    ended = [call.id for call in calls if call.result.done()]
+    assert ended == [0, 1], "these were under way both times"
 
 
 def test_calls_are_levelled_too() -> None:
@@ -173,15 +208,14 @@ def test_tokens_are_those_of_one_pipeline_and_both_work(stages: int) -> None:
         assert driver.counters(timeout=WAIT).keys() == set("abcd"[: 2 * stages])
 
 
-def test_a_loss_ends_what_its_pipeline_had_begun_and_nothing_else() -> None:
+def test_a_loss_costs_what_its_pipeline_had_a_pause_and_others_nothing() -> None:
     with driving(streams=1) as (driver, ring):
+        first, second, waiting = (begin(driver, max_tokens=40) for _ in range(3))
+        before = [first[1].get(timeout=WAIT) for _ in range(3)]
         ring.hold = True
-        first, second, waiting = (begin(driver) for _ in range(3))
-        assert ring.stepped.wait(WAIT)
         ring.inject(frames.State("a", "lost", "unplugged"))
-        event = first[1].get(timeout=WAIT)
-        assert isinstance(event, Lost)
-        assert event.why == "a (stage 0) was lost: unplugged"
+        while driver.health()["status"] != "degraded":
+            pass
         health = driver.health()
         assert health["status"] == "degraded"
         assert [(node["node"], node["pipeline"], node["state"]) for node in health["nodes"]] == [
@@ -191,6 +225,9 @@ def test_a_loss_ends_what_its_pipeline_had_begun_and_nothing_else() -> None:
         assert not driver.wait_ready(0)
         ring.lose_ring_of(0)
         ring.release()
+        assert [event.token for event in before if isinstance(event, Token)] + tokens_of(first[1]) == plain_tokens(
+            first[0], CONTEXT
+        )
         for request, events in (second, waiting, begin(driver)):
             assert tokens_of(events) == plain_tokens(request, CONTEXT)
         ring.inject(frames.State("b", "lost", "unplugged too"))

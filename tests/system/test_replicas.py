@@ -88,8 +88,8 @@ def test_served_as_one_and_on_when_one_half_dies(manifest: Path, text: str) -> N
 
         for name in (f"stage {first}", f"stage {dying}"):  # so that each pipeline has one of two under way
             os.kill(children[name], signal.SIGSTOP)
-        lost: list[tuple[int, dict[str, Any]]] = []
-        asking = [threading.Thread(target=lambda: lost.append(complete(url, PROMPT))) for _ in range(2)]
+        held: list[tuple[int, dict[str, Any]]] = []
+        asking = [threading.Thread(target=lambda: held.append(complete(url, PROMPT))) for _ in range(2)]
         for thread in asking:
             thread.start()
         while _held(url) < 2:
@@ -108,8 +108,8 @@ def test_served_as_one_and_on_when_one_half_dies(manifest: Path, text: str) -> N
         assert complete(url, PROMPT)[1]["choices"][0]["text"] == text
         for thread in asking:
             thread.join(WAIT)
-        assert sorted(answer[0] for answer in lost) == [200, 503], "one was the dead half's, the other was not"
-        assert {answer[1]["error"]["code"] for answer in lost if answer[0] == 503} == {"stage_lost"}
+        texts = [answer["choices"][0]["text"] for _, answer in held]
+        assert texts == [text] * 2, "one was the dead half's, and went on in the other"
         ran = command("ruvrun", "run", "--url", url, "--prompt", PROMPT, "--max-tokens", 24, "--json")
         assert json.loads(ran.stdout)["text"] == text
         stage.with_suffix(".away").rename(stage)

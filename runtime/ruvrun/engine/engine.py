@@ -23,35 +23,32 @@ Open and Close return nothing and take none of the window. They cannot pile up, 
 directly before a Step, and each Close needs an Open, so at any time at most 3 W + streams messages of all
 kinds are on the way (``most_in_ring``), which is what links must be able to hold.
 
-**Numbers.** ``step`` counts all ring messages of an epoch from 0. ``lose`` ends all sequences and starts the
-next epoch; results of older epochs are dropped. Stages that outlive a head keep the epoch they have seen, so
-a new head must start above it: give ``epoch`` something that rises from one start to the next.
+**Going on elsewhere.** What a stage holds of a sequence can always be computed again, since the tokens are here. So a
+sequence that lost what it had goes on elsewhere (``abandon`` here, ``resume`` there, before all who came later). Each
+position is then computed in the mode in which it was (law 1): the prompt in chunks, and the tokens that were generated
+one at a time, without asking for a token until the last of them is sent. None of these waits for the one before, but
+they keep the pace of the others.
+
+**Numbers.** ``step`` counts all ring messages of an epoch from 0. ``abandon`` and ``lose`` start the next epoch;
+results of older ones are dropped. Stages that outlive a head keep the epoch they have seen, so a new head must start
+above it: give ``epoch`` something that rises from one start to the next.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from ruvrun import frames
+from ruvrun.engine.flight import Flight, check_result
 from ruvrun.engine.kv import SlotTable
 from ruvrun.engine.sampling import told
 from ruvrun.engine.scheduler import Part, Scheduler
-from ruvrun.engine.sequence import NO_SLOT, Lost, Request, Sequence, Token
-from ruvrun.errors import InputError, IntegrityError
+from ruvrun.engine.sequence import NO_SLOT, Lost, Request, Sequence, Token, check_request
 
 Outgoing = tuple[frames.Ring, dict[str, npt.NDArray[np.int64]]]
-
-
-class Flight(msgspec.Struct, frozen=True):
-    """A Step in the ring: its number, the sequences it will bring tokens for, in order, and whether it decodes."""
-
-    step: int
-    due: tuple[Sequence, ...]
-    decode: bool
 
 
 class Engine:
@@ -78,7 +75,7 @@ class Engine:
         self._flights: deque[Flight] = deque()
         self._outbox: deque[Outgoing] = deque()
         self._numbered = 0
-        self._results = 0
+        self._events = 0
 
     @property
     def running(self) -> int:
@@ -121,9 +118,16 @@ class Engine:
         Raises:
             InputError: the prompt is empty or leaves no room for a token, or no token is asked for.
         """
-        assert request.id not in self._waiting | self._running, f"id {request.id} is alive"
-        _check_request(request, self.context)
+        assert request.id not in self._waiting and request.id not in self._running, f"id {request.id} is alive"
+        check_request(request, self.context)
         self._waiting[request.id] = Sequence(request)
+        self._admit()
+
+    def resume(self, sequence: Sequence) -> None:
+        """Take a sequence that another engine gave away; it waits before all that came later, as ids are counted."""
+        name = sequence.request.id
+        assert name not in self._waiting and name not in self._running, f"id {name} is alive"
+        self._waiting = dict(sorted([*self._waiting.items(), (name, sequence)]))
         self._admit()
 
     def cancel(self, id: int) -> None:
@@ -132,9 +136,9 @@ class Engine:
             self._end(self._running[id])
             self._admit()
 
-    def withdraw(self) -> Request:
-        """Take back the request that waits the longest: nothing of it was computed, so any engine can serve it."""
-        return self._waiting.pop(next(iter(self._waiting))).request
+    def withdraw(self) -> Sequence:
+        """Give away the sequence that waits the longest: no stage holds any of it, so any engine can ``resume`` it."""
+        return self._waiting.pop(next(iter(self._waiting)))
 
     def step(self) -> Outgoing | None:
         """The next ring message to send, with its tensors; None when there is none until something returns."""
@@ -162,23 +166,14 @@ class Engine:
         if message.epoch < self.epoch:
             return []
         flight = self._flights[0] if self._flights else None
-        if flight is None or (message.epoch, message.step) != (self.epoch, flight.step):
-            raise _not_expected(message, f"{self.epoch}/{flight.step}" if flight else "none")
-        due = flight.due
-        scores = {name: each[0] for name, each in message.scores if len(each) == 1}
-        fits = len(message.tokens) == len(due)
-        for sequence, (name, tokens) in zip(due, message.tokens, strict=False):
-            fits = fits and name == sequence.request.id and len(tokens) == 1 and tokens[0] >= 0
-            fits = fits and (name in scores) == (sequence.request.sampling.logprobs >= 0)
-        if not fits:
-            raise _not_expected(message, f"one token for each of {[sequence.request.id for sequence in due]}")
-        self._flights.popleft()
-        self._results += 1
+        scores = check_result(message, self.epoch, flight)
+        due = self._flights.popleft().due
+        self._events += 1
         returned = []
         for sequence, (name, (token,)) in zip(due, message.tokens, strict=True):
             if self._running.get(name) is not sequence:
-                continue  # cancelled while the step was on its way
-            sequence.since = self._results
+                continue  # cancelled or put back while the step was on its way
+            sequence.since = self._events
             returned.append(sequence.accept(token, self.context, scores.get(name)))
             if returned[-1].finish:
                 self._end(sequence)
@@ -186,16 +181,24 @@ class Engine:
             self._admit()
         return returned
 
-    def lose(self, why: str) -> list[Lost]:
-        """A stage was lost, and what it held with it: every request ends, and a new epoch begins."""
-        lost = [Lost(name, why) for name in (*self._running, *self._waiting)]
+    def abandon(self) -> list[Sequence]:
+        """A stage was lost, and what it held with it: a new epoch begins without anyone.
+
+        Returns:
+            Who ran or waited, the oldest first, with the tokens they have: any engine can ``resume`` them.
+        """
+        alive = [each.afresh() for each in self._running.values()] + list(self._waiting.values())
         for sequence in self._running.values():
             self._slots.free(sequence.slot)
         for emptied in (self._running, self._waiting, self._flights, self._outbox):
             emptied.clear()
         self.epoch += 1
         self._numbered = 0
-        return lost
+        return alive
+
+    def lose(self, why: str) -> list[Lost]:
+        """As ``abandon``, and every request ends."""
+        return [Lost(each.request.id, why) for each in self.abandon()]
 
     def check(self) -> None:
         """What must hold between any two calls. For tests."""
@@ -214,7 +217,9 @@ class Engine:
             assert awaited.count(sequence) == int(sequence.due), "a step is due that nobody sent, or twice"
             assert sequence.sent <= self.context
             if sequence.decoding:
-                assert sequence.sent == len(sequence.tokens) - 1 + sequence.due
+                assert sequence.prompt_left == 0
+                assert sequence.sent <= len(sequence.tokens) - 1 + sequence.due
+                assert not sequence.due or sequence.sent == len(sequence.tokens)
             else:
                 assert sequence.due == (sequence.prompt_left == 0), "a prompt that was sent awaits its token"
 
@@ -236,10 +241,13 @@ class Engine:
             sequence, sent = part.sequence, part.sequence.sent
             spans.append(frames.SeqStep(sequence.request.id, sequence.slot, sent, part.count, part.rows))
             ids += sequence.tokens[sent : sent + part.count]
+            sequence.sent = sent = sent + part.count
             if part.rows:
                 due.append(sequence)
                 sequence.due = True
-            sequence.sent = sent + part.count
+            elif sent >= len(sequence.request.prompt):  # known tokens are sent again: others' turn comes between them
+                sequence.decoding = True
+                sequence.since = self._events = self._events + 1
         number = self._numbered
         self._numbered = number + 1
         self._flights.append(Flight(number, tuple(due), decode))
@@ -272,26 +280,7 @@ class Engine:
             name = next(iter(self._waiting))
             sequence = self._waiting.pop(name)
             sequence.slot = self._slots.allocate(name)
+            older_than_some = self._running and next(reversed(self._running)) > name
             self._running[name] = sequence
-
-
-def _check_request(request: Request, context: int) -> None:
-    if not request.prompt:
-        raise InputError("prompt-empty", "the prompt has no tokens", hint="send at least one token")
-    if len(request.prompt) + 1 > context:
-        raise InputError(
-            "prompt-too-long",
-            f"the prompt has {len(request.prompt)} tokens, which leaves no room in a context of {context}",
-            hint="shorten the prompt, or serve with a larger --context",
-        )
-    if request.max_tokens < 1:
-        raise InputError("max-tokens-wrong", f"max_tokens is {request.max_tokens}", hint="ask for at least one token")
-
-
-def _not_expected(message: frames.Sampled, expected: str) -> IntegrityError:
-    return IntegrityError(
-        "ring-out-of-step",
-        f"the last stage returned step {message.epoch}/{message.step}, which does not fit what was sent",
-        context=[f"it names {[name for name, _ in message.tokens]}; expected: {expected}"],
-        hint="all nodes must run the same build; restart the stage",
-    )
+            if older_than_some:
+                self._running = dict(sorted(self._running.items()))

@@ -88,7 +88,7 @@ class Scheduler:
             if left := sequence.prompt_left:
                 self._after_chunk = True
                 count = chunk_of(left, self._chunk)
-                return [Part(sequence, count, int(count == left))]
+                return [Part(sequence, count, int(count == left and not sequence.resumed))]
         return []
 
     def _group(self, decoding: list[Sequence], decode_steps: int) -> list[Part]:
@@ -113,7 +113,7 @@ class Scheduler:
                 if not sequence.due:
                     if not ready or sequence.since < since:
                         since = sequence.since
-                    ready.append(Part(sequence, 1, 1))
+                    ready.append(Part(sequence, 1, int(sequence.sent + 1 == len(sequence.tokens))))
             rank = (len(ready) < len(members), since)
             if ready and (best is None or rank < best):
                 chosen, best = ready, rank

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from ruvrun import frames
+from ruvrun.errors import InputError
 
 Finish = Literal["stop", "length"]
 NO_SLOT = -1
@@ -61,26 +62,41 @@ class Sequence:
     Position *p* holds ``tokens[p]``. Positions below ``sent`` were sent into the ring, and are computed or on
     their way; as frames keep their order, what follows them will find them computed. ``due`` is set while a
     token was asked for and has not returned: then nothing that depends on it can be sent. ``since`` is when
-    the sequence last became ready for its next token, in the engine's own count of results. ``decoding`` tells
-    whether its first token has returned, so that it goes on one token at a time.
+    the sequence last became ready for its next token, in the engine's own count of events. ``decoding`` tells
+    whether its prompt was sent and its first token is known, so that it goes on one token at a time.
+
+    ``tokens`` may begin with more than the prompt: a sequence that was put back is resumed as a new object that
+    has all tokens of the old one. Whatever is still under way for the old one is then nobody's. ``losses`` is how
+    often what stages held of it was lost.
     """
 
     request: Request
-    tokens: list[int] = field(init=False)
+    tokens: list[int] = field(default_factory=list)
     slot: int = NO_SLOT
     sent: int = 0
     due: bool = False
     opened: bool = False
     since: int = 0
     decoding: bool = False
+    losses: int = 0
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.request.prompt)
+        if not self.tokens:
+            self.tokens = list(self.request.prompt)
 
     @property
     def prompt_left(self) -> int:
         """Prompt tokens that were not sent yet."""
         return max(0, len(self.request.prompt) - self.sent)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether tokens beyond the prompt are known."""
+        return len(self.tokens) > len(self.request.prompt)
+
+    def afresh(self) -> Sequence:
+        """The same tokens, after what stages held of them was lost."""
+        return Sequence(self.request, self.tokens, losses=self.losses + 1)
 
     def accept(self, token: int, context: int, scores: frames.Scores | None = None) -> Token:
         """Take the token that was due; ``context`` is the number of positions a slot holds."""
@@ -96,3 +112,21 @@ class Sequence:
         elif have >= context or have - len(request.prompt) >= request.max_tokens:
             finish = "length"
         return Token(request.id, token, finish, scores)
+
+
+def check_request(request: Request, context: int) -> None:
+    """Whether a request can be served at all in a context of so many positions.
+
+    Raises:
+        InputError: the prompt is empty or leaves no room for a token, or no token is asked for.
+    """
+    if not request.prompt:
+        raise InputError("prompt-empty", "the prompt has no tokens", hint="send at least one token")
+    if len(request.prompt) + 1 > context:
+        raise InputError(
+            "prompt-too-long",
+            f"the prompt has {len(request.prompt)} tokens, which leaves no room in a context of {context}",
+            hint="shorten the prompt, or serve with a larger --context",
+        )
+    if request.max_tokens < 1:
+        raise InputError("max-tokens-wrong", f"max_tokens is {request.max_tokens}", hint="ask for at least one token")

@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ruvrun.elements import Value, copied
 from ruvrun.errors import InputError, UnreachableError
@@ -21,11 +21,17 @@ Tensors = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Call:
-    """One call, and where its outputs go."""
+    """One call, where its outputs go, and how often it was in a ring that was lost."""
 
     id: int
     tensors: Tensors
     result: Future[dict[str, Value]]
+    losses: int = 0
+
+    def fail(self, error: UnreachableError) -> None:
+        """End without outputs."""
+        if self.result.set_running_or_notify_cancel():
+            self.result.set_exception(error)
 
 
 class Calls:
@@ -101,15 +107,19 @@ class Calls:
         else:
             call.result.set_result({name: copied(value) for name, value in tensors.items()})
 
-    def lose(self, error: UnreachableError) -> None:
-        """A stage was lost: every call ends with ``error``, and a new epoch begins."""
-        for call in (*self._flying.values(), *self._waiting):
-            if call.result.set_running_or_notify_cancel():
-                call.result.set_exception(error)
+    def abandon(self) -> list[Call]:
+        """A stage was lost: a new epoch begins without anyone. Whose calls were under way or waited is returned."""
+        alive = [replace(call, losses=call.losses + 1) for call in self._flying.values()] + list(self._waiting)
         self._flying.clear()
         self._waiting.clear()
         self.epoch += 1
         self._numbered = 0
+        return alive
+
+    def lose(self, error: UnreachableError) -> None:
+        """As ``abandon``, and every call ends with ``error``."""
+        for call in self.abandon():
+            call.fail(error)
 
 
 def too_large(tensors: Tensors, largest: int) -> str:

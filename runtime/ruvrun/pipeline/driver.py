@@ -12,9 +12,9 @@ microsecond here is one less for the model.
 
 What can go wrong, and what then happens:
 
-1. A stage is not ``ready`` any more (killed, unplugged, or it lost its own neighbour). The engine ends every
-   sequence (``Lost``) and begins a new epoch; requests are refused until every stage is ready again. Nothing
-   has to be restarted.
+1. A stage is not ``ready`` any more (killed, unplugged, or it lost its own neighbour). The engine begins a new epoch
+   without its sequences, which end (``Lost``) where no other pipeline takes them; requests are refused until every
+   stage is ready again. Nothing has to be restarted.
 2. A stage says that it could not run a step (``Failed``). The same, but the stages stay ready.
 3. All links stand and yet no answer comes. After a deadline that the plan's times make generous, the same as 2.
 
@@ -22,7 +22,7 @@ Pipelines of graphs have no sequences: a call is one message, and several in fli
 
 A manifest of several pipelines has a ``Lane`` for each. A new request goes to the one with the least to do
 (``spread``), and 1 to 3 happen to one lane alone: the others keep their sequences, and take what comes and, in case 1,
-what had not begun. All lanes are driven by this one thread: what a step costs here is a small part of what it costs a
+what that lane had. All lanes are driven by this one thread: what a step costs here is a small part of what it costs a
 stage, and several threads would only take turns at the interpreter.
 """
 
@@ -296,9 +296,8 @@ class Driver:
         elif lane.ready:
             lane.ready = False
             self._all_ready.clear()
-            leave(lane, self._lanes)
             stage = self._health.nodes[message.node].stage
-            return lane.lose(f"{message.node} (stage {stage}) was lost: {message.why or message.state}")
+            return leave(lane, self._lanes, f"{message.node} (stage {stage}) was lost: {message.why or message.state}")
         return []
 
     def _tell(self, told: Told) -> None:

@@ -8,17 +8,24 @@ a short one. But prompts that are still to be read stand before everyone else's 
 equally many sequences it is the one with the shortest prompts to read; then the first.
 
 A sequence that has begun stays where it is: its key/value space is there. One that waits has nothing anywhere, so it
-waits for the first pipeline that has room (``level``), and goes on waiting elsewhere when its pipeline is lost
-(``leave``). Both look at nothing but who waits, and cost next to nothing while nobody does.
+waits for the first pipeline that has room (``level``), which looks at nothing but who waits, and costs next to nothing
+while nobody does.
+
+When a pipeline is lost, all that it had goes on at the others, as long as there is one (``leave``): those that waited
+go on waiting, calls are made again, and what was computed of a sequence is computed again from its tokens, so that its
+client sees a pause. One thing must not be passed on for ever, which is the request that kills every stage it comes to.
+So who was under way in ``MOST_LOSSES`` pipelines when they were lost ends with the last of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
-from ruvrun.engine import Engine
-from ruvrun.pipeline.calls import Calls
-from ruvrun.pipeline.lane import Lane
+from ruvrun.engine import Engine, Sequence
+from ruvrun.pipeline.calls import Call, Calls
+from ruvrun.pipeline.lane import Lane, Told
+
+MOST_LOSSES = 2
 
 
 def least_busy(lanes: Iterable[Lane]) -> Lane | None:
@@ -34,31 +41,37 @@ def least_busy(lanes: Iterable[Lane]) -> Lane | None:
     return best
 
 
-def level(lanes: Sequence[Lane]) -> None:
+def level(lanes: Collection[Lane]) -> None:
     """Give the room there is to those who wait at a full pipeline, the oldest request first (ids are counted)."""
     for lane in lanes:
         while lane.ready and lane.work.has_room:
             full = [(first, each) for each in lanes if (first := _first_at_full(each)) is not None]
             if not full:
                 return
-            _hand_over(min(full, key=lambda entry: entry[0])[1], lane)
+            source = min(full, key=lambda entry: entry[0])[1]
+            _give(source.work.withdraw(), source, lane)
 
 
-def leave(lost: Lane, lanes: Iterable[Lane]) -> None:
-    """Those who wait at a pipeline that was lost go on waiting at others, as long as there is one."""
-    while lost.work.waiting and (other := least_busy(lanes)) is not None:
-        _hand_over(lost, other)
+def leave(lost: Lane, lanes: Collection[Lane], why: str) -> Told:
+    """A pipeline was lost: what it had goes on at others, where there is one; whom to tell that it does not."""
+    if least_busy(lanes) is not None:
+        for each in lost.work.abandon():
+            other = least_busy(lanes) if each.losses < MOST_LOSSES else lost
+            assert other is not None
+            _give(each, lost, other)
+    return lost.lose(why)
 
 
 def _first_at_full(lane: Lane) -> int | None:
     return None if lane.work.has_room else lane.work.first_waiting
 
 
-def _hand_over(source: Lane, target: Lane) -> None:
-    """Let the request that waits the longest at ``source`` be one of ``target``."""
-    if isinstance(source.work, Engine) and isinstance(target.work, Engine):
-        request = source.work.withdraw()
-        target.work.add(request)
-        target.callers[request.id] = source.callers.pop(request.id)
-    elif isinstance(source.work, Calls) and isinstance(target.work, Calls):
-        target.work.add(source.work.withdraw())
+def _give(work: Sequence | Call, source: Lane, target: Lane) -> None:
+    """Let what ``source`` had be of ``target``."""
+    if isinstance(work, Sequence):
+        assert isinstance(target.work, Engine)
+        target.work.resume(work)
+        target.callers[work.request.id] = source.callers.pop(work.request.id)
+    else:
+        assert isinstance(target.work, Calls)
+        target.work.add(work)
