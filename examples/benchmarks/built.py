@@ -17,14 +17,11 @@ MODEL = CACHE.parent / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 _BIN = Path(sys.executable).parent
 
 
-def build(
-    name: str, cpus: Sequence[int], *, reuse: bool, backends: Sequence[str] = (), more: Sequence[str] = ()
-) -> Path:
+def build(name: str, cpus: Sequence[int], *, reuse: bool, backends: Sequence[str] = ()) -> Path:
     """Build the model in int4 with one stage for each of ``cpus``, pinned to it; the manifest.
 
     Args:
         backends: of each stage in order; none where the plan is to choose.
-        more: of the command line.
     """
     directory = CACHE / name
     manifest = directory / "dist" / "manifest.toml"
@@ -45,7 +42,7 @@ def build(
     shape = ["--stages", str(len(cpus)), "--quant", "int4", "--quiet"]
     kinds = ["--targets-dir", str(_kinds(directory, backends))] if backends else []
     output = ["-o", str(directory / "dist")]
-    command(["ruvcompile", "build", str(MODEL), "--fleet", str(fleet), *shape, *kinds, *more, *output])
+    command(["ruvcompile", "build", str(MODEL), "--fleet", str(fleet), *shape, *kinds, *output])
     return manifest
 
 
@@ -69,13 +66,13 @@ def bench(manifest: Path, options: Options, *, streams: int) -> dict[str, Any]:
     return result
 
 
-def command(arguments: Sequence[str], fine: Sequence[int] = (0,)) -> str:
-    """Standard output of one of our commands; where it ends otherwise, what it said is passed on."""
+def command(arguments: Sequence[str]) -> str:
+    """Standard output of one of our commands; where it fails, what it said is passed on and we end."""
     program, *rest = arguments
     done = subprocess.run(
         [str(_BIN / program), *rest], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    if done.returncode not in fine:
+    if done.returncode:
         raise SystemExit(f"error: {' '.join(arguments)} ended with {done.returncode}\n{done.stderr}{done.stdout}")
     return done.stdout
 
