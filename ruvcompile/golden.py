@@ -21,6 +21,7 @@ from ruvcompile.whole import seed_chance
 from ruvrun.bundle import BUNDLE, Golden, StageSpec
 from ruvrun.elements import STRING, Value, element_of, is_float, values_of
 from ruvrun.executors import Array, load_graph
+from ruvrun.executors.forms import on_cpu
 from ruvrun.manifest import dump_toml
 from ruvrun.npz import write_npz
 
@@ -54,7 +55,7 @@ def add_golden(parts: Parts, samples: Mapping[str, Value], shares: Sequence[floa
     for number, ((directory, spec), share) in enumerate(zip(parts.stages, shares, strict=True)):
         inputs = {tensor.name: carried[tensor.name] for tensor in spec.inputs}
         if spec.kind == "graph":
-            outputs = load_graph(directory, spec, threads=1).run(inputs)
+            outputs = load_graph(directory, on_cpu(spec), threads=1).run(inputs)
         else:
             made = run_parts(parts.of(number), inputs, rows=1, threads=1)
             outputs = {tensor.name: made[tensor.name] for tensor in spec.outputs}

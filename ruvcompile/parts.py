@@ -21,6 +21,7 @@ from ruvcompile.passes.units import Unit
 from ruvcompile.program import Piece, Program
 from ruvrun.bundle import StageSpec
 from ruvrun.executors import Array, Span, load_decoder
+from ruvrun.executors.forms import on_cpu
 
 PART_BYTES = 384 << 20
 """Weights of a stage up to which it is run as it stands; loading takes up to twice as much."""
@@ -92,7 +93,7 @@ def run_parts(parts: Iterable[Stage], inputs: Mapping[str, Array], *, rows: int,
     for directory, spec in parts:
         given = {tensor.name: known[tensor.name] for tensor in spec.inputs}
         count = len(next(iter(given.values())))
-        executor = load_decoder(directory, spec, context=count, slots=1, threads=threads)
+        executor = load_decoder(directory, on_cpu(spec), context=count, slots=1, threads=threads)
         outputs = executor.step([Span(0, 0, count, min(rows, count))], given)
         known |= {name: array.copy() for name, array in outputs.items()}
         del executor, outputs

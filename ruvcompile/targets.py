@@ -30,8 +30,8 @@ _ALL = ("f32", "f16", "u8")
 BACKENDS: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("f32",),
     "openvino": _ALL,
-    "openvino-gpu": _ALL,
-    "openvino-npu": _ALL,
+    "openvino-gpu": ("f32", "f16"),
+    "openvino-npu": ("f32", "f16"),
 }
 """Back ends, and the types of keys and values that each of them has."""
 

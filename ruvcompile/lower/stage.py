@@ -27,7 +27,7 @@ from ruvcompile.passes.infer import Type
 from ruvcompile.passes.scope import reads
 from ruvcompile.program import Piece, Program
 from ruvrun.bundle import BUNDLE, StageSpec
-from ruvrun.executors import package_of
+from ruvrun.executors.forms import package_of
 from ruvrun.manifest import PROTOCOL, KeyValue, dump_toml
 from ruvrun.profile.sheet import UNITS
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ruvcompile.errors import UnreachableError, model_not_finite
+from ruvcompile.fleet import HOST
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
@@ -59,6 +60,7 @@ def measure_decoder(
             model=program.name,
             progress=progress,
             brief=brief,
+            elsewhere=target == HOST,
         )
     except UnreachableError as error:
         # The ring that measures is the first to run the whole model, and its last stage draws tokens from logits.

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ruvcompile.fleet import HOST
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
@@ -57,6 +58,7 @@ def measure_nodes(
             model=program.name,
             progress=progress,
             brief=brief,
+            elsewhere=target == HOST,
         )
     finally:
         shutil.rmtree(directory)

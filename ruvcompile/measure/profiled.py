@@ -28,6 +28,7 @@ from ruvcompile.errors import (
 )
 from ruvcompile.progress import Progress
 from ruvrun.costs import CostTable, load_costs
+from ruvrun.executors.forms import CPU, VARIABLE
 
 _KINDS: dict[int, type[RuvError]] = {
     kind.exit_code: kind for kind in (UsageError, InputError, FitError, IntegrityError, UnreachableError, MachineError)
@@ -39,7 +40,15 @@ BRIEF_S = "2"
 
 
 def profile_stage(
-    directory: Path, file: Path, *, threads: int, beside: int, model: str, progress: Progress, brief: bool = False
+    directory: Path,
+    file: Path,
+    *,
+    threads: int,
+    beside: int,
+    model: str,
+    progress: Progress,
+    brief: bool = False,
+    elsewhere: bool = False,
 ) -> CostTable:
     """The cost rows of the stage in ``directory``.
 
@@ -51,11 +60,13 @@ def profile_stage(
         model: name of the program.
         progress: gets what is worth a person's attention.
         brief: as for a second back end (``ruvrun.profile.conditions``): overheads tell the bytes of a process alone.
+        elsewhere: it is for another machine, so one for a GPU or an NPU is run on the CPU, whatever is here.
 
     Raises:
         RuvError: as `ruvrun profile` told it.
     """
     command = [
+        *(("env", f"{VARIABLE}={CPU}") if elsewhere else ()),
         *(sys.executable, "-P", "-m", "ruvrun", "profile", str(directory), "--role", "child", "--json", "-q"),
         *("--threads", str(threads), "--beside", str(beside), "--model", model, "-o", str(file)),
         *(("--brief", "--seconds", BRIEF_S) if brief else ()),

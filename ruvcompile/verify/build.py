@@ -20,6 +20,7 @@ from ruvcompile.verify.tensors import tensors_agree
 from ruvcompile.whole import run_whole
 from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
 from ruvrun.elements import Value
+from ruvrun.executors.forms import all_on_cpu
 from ruvrun.manifest import Manifest, load_manifest
 from ruvrun.manifest import Program as ProgramEntry
 from ruvrun.npz import read_npz
@@ -137,7 +138,8 @@ def _graph(program: Program, entry: ProgramEntry, chains: Sequence[Sequence[Stag
     types = {tensor.name: tensor.dtype for tensor in entry.outputs}
     random = left_to_chance(program.model) & whole.keys()
     found = [
-        tensors_agree(join_local(chain, context=0, streams=0).run(inputs), whole, types, random) for chain in chains
+        tensors_agree(join_local(all_on_cpu(chain), context=0, streams=0).run(inputs), whole, types, random)
+        for chain in chains
     ]
     same, largest = all(same for same, _ in found), max(largest for _, largest in found)
     result = {"identical": same, "max_abs_diff": largest, "tokens": 0, "cases": len(found), "vs_source": None}

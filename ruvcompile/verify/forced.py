@@ -16,6 +16,7 @@ import numpy as np
 
 from ruvcompile.parts import Stage
 from ruvrun.executors import Array, Span, load_decoder
+from ruvrun.executors.forms import on_cpu
 
 WINDOW = 1024
 CHUNK = 64
@@ -60,7 +61,7 @@ def forced_logits(stages: Iterable[Stage], ids: Array, calls: Sequence[Reading],
     known = {"input_ids": ids}
     context = max(call.position + call.tokens for call in calls)
     for directory, spec in stages:
-        executor = load_decoder(directory, spec, context=context, slots=1, threads=threads)
+        executor = load_decoder(directory, on_cpu(spec), context=context, slots=1, threads=threads)
         made: dict[str, list[Array]] = {tensor.name: [] for tensor in spec.outputs}
         for call in calls:
             given = {tensor.name: known[tensor.name][call.at : call.at + call.tokens] for tensor in spec.inputs}

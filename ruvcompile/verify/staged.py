@@ -21,6 +21,7 @@ from ruvcompile.program import Program
 from ruvcompile.verify.forced import Reading, forced_logits
 from ruvcompile.verify.loss import sample_tokens
 from ruvcompile.verify.uncut import uncut
+from ruvrun.executors.forms import all_on_cpu
 from ruvrun.pipeline import Request, Sampling, join_local
 
 # Start and length in the sample text; one of a single token, which is computed in its own mode.
@@ -91,9 +92,9 @@ def same_tokens(program: Program, stages: Sequence[Stage], whole: Sequence[Stage
         Request(number, tuple(int(token) for token in text[at : at + length]), ANSWER, greedy, frozenset())
         for number, (at, length) in enumerate(PROMPTS)
     ]
-    alone = join_local(whole, context=context, streams=1)
+    alone = join_local(all_on_cpu(whole), context=context, streams=1)
     wanted = {request.id: alone.generate([request])[request.id] for request in requests}
-    found = join_local(stages, context=context, streams=len(requests)).generate(requests)
+    found = join_local(all_on_cpu(stages), context=context, streams=len(requests)).generate(requests)
     return Sameness(found == wanted, sum(map(len, wanted.values())), len(requests))
 
 

@@ -17,7 +17,7 @@ from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.program import Program
 from ruvrun.bundle import StageSpec
 from ruvrun.executors import DecoderExecutor, Span, devices, load_decoder, openvino_npu
-from ruvrun.executors.devices import VARIABLE, device_of, on_cpu
+from ruvrun.executors.forms import VARIABLE, device_of, on_cpu
 from ruvrun.executors.openvino_gpu import Lane, LaneDecoder
 from ruvrun.executors.openvino_npu import PackedDecoder
 from ruvrun.pipeline import LocalPipeline, Worker

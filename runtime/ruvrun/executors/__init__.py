@@ -23,6 +23,7 @@ import msgspec
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
+from ruvrun.executors.forms import package_of
 from ruvrun.frames import Array
 
 LOADERS = {
@@ -104,11 +105,6 @@ def back_end(spec: StageSpec) -> None:
     _module(spec.backend)
 
 
-def package_of(backend: str) -> str:
-    """The package that a back end is in: its forms for other devices are named behind a dash."""
-    return backend.partition("-")[0]
-
-
 def _module(backend: str) -> Any:
     if backend not in LOADERS:
         raise InputError("backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, LOADERS))
@@ -132,5 +128,4 @@ __all__ = [
     "load_decoder",
     "load_executor",
     "load_graph",
-    "package_of",
 ]

@@ -1,39 +1,20 @@
-"""OpenVINO's devices: which one a stage is for, whether it is here, and how it is told to compute.
-
-A stage is lowered for a kind of device, and that is where it runs. Nothing falls back to another one by itself: what
-is not here is an error that says what is. Where a person wants it elsewhere, ``RUVRUN_DEVICE`` says so: ``GPU.1`` for
-the second of two, or ``CPU``, on whose kernels every form runs, more slowly; there with numbers of 32 bits.
-
-The machine that builds need not have what it builds for, so golden values and measurements for other machines are made
-on the CPU (``on_cpu``), whatever is here: so they are the same from every machine that builds.
-"""
+"""OpenVINO's devices on this machine: whether the one that a stage runs on is here, and how it is told to compute."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import openvino as ov
 
 from ruvrun.bundle import StageSpec
 from ruvrun.errors import FitError, InputError, MachineError, did_you_mean
+from ruvrun.executors.forms import CPU, DEVICE, DEVICES, GPU, NPU, VARIABLE, device_of
 from ruvrun.executors.opencl import driver_versions
 from ruvrun.session import too_old
-
-CPU, GPU, NPU = "CPU", "GPU", "NPU"
-DEVICES = {"openvino": CPU, "openvino-gpu": GPU, "openvino-npu": NPU}
-"""What the stages of each back end are for."""
-
-VARIABLE = "RUVRUN_DEVICE"
-"""The environment variable that moves stages for a GPU or an NPU to another device."""
-
-DEVICE = "DEVICE"
-"""An option that no bundle has: a stage that is run elsewhere than it is for."""
 
 _PRECISION, _GROUPS = "INFERENCE_PRECISION_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 DECIDING = (_PRECISION, "KV_CACHE_PRECISION", _GROUPS)
@@ -61,20 +42,6 @@ class Device:
 def release(version: str) -> str:
     """Year and number of a release of OpenVINO: what an intermediate representation asks of its reader."""
     return ".".join(version.partition("-")[0].split(".")[:2])
-
-
-def on_cpu(spec: StageSpec) -> StageSpec:
-    """The stage, to be run on the CPU."""
-    if DEVICES.get(spec.backend, CPU) == CPU:
-        return spec
-    return msgspec.structs.replace(spec, options={**spec.options, DEVICE: CPU})
-
-
-def device_of(spec: StageSpec) -> str:
-    """Where a stage is to run."""
-    kind = DEVICES[spec.backend]
-    asked = "" if kind == CPU else os.environ.get(VARIABLE, "")
-    return spec.options.get(DEVICE) or asked or kind
 
 
 def devices() -> list[Device]:

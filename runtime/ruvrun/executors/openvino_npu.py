@@ -106,7 +106,9 @@ class PackedDecoder:
         self._piece = min(CHUNK, context)
         self._graphs: dict[Sizes, StaticGraph] = {}
         self._ran: list[StaticGraph] = []
-        self._single = self._graph(slots, slots)
+        # A product with one row is another kernel's than one with several.
+        rows = max(slots, 2)
+        self._single = self._graph(rows, rows)
         self._chunk = self._graph(self._piece, 1)
 
     def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
