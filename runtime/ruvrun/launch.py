@@ -41,6 +41,8 @@ class Http:
     host: str
     port: int
     api_keys: Path | None = None
+    queue: int | None = None
+    request_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ def processes(placement: Placement, settings: Settings, http: Http | None) -> li
     if http is not None and placement.head:
         extra = ["--host", http.host, "--port", str(http.port)]
         extra += ["--api-key-file", str(http.api_keys)] if http.api_keys else ["--no-auth"]
+        extra += ["--queue", str(http.queue)] if http.queue is not None else []
+        extra += ["--request-seconds", str(http.request_seconds)] if http.request_seconds is not None else []
         env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
         found.append(Process("head", _argv(placement, settings, placement.manifest.head.node, "head", extra), env))
     return found
@@ -121,7 +125,7 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
     """
     end_with_parent()
     try:
-        from ruvrun.server import HttpServer, build_app, listen, load_keys, url_of
+        from ruvrun.server import HttpServer, Limits, build_app, listen, load_keys, url_of
     except ImportError as error:
         raise _not_installed(error) from None
     machine.pin(cpus_of(placement, settings, placement.manifest.head.node))
@@ -132,7 +136,8 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
     bound = listen(http.host, http.port)
     tokenizer = tokenizer_of(placement) if manifest.program.kind == "decoder" else None
     driver = open_driver(manifest, placement.endpoints, placement.head_bundle, settings.space, on_change=_news(say))
-    app = build_app(driver, tokenizer, manifest, api_keys=keys, context=settings.space.context)
+    limits = Limits(http.queue, http.request_seconds)
+    app = build_app(driver, tokenizer, manifest, api_keys=keys, context=settings.space.context, limits=limits)
     server = HttpServer(app, bound)
     broken: list[BaseException] = []
     leaving = threading.Event()

@@ -37,7 +37,9 @@ def with_node(placement: Placement, **facts: Any) -> Placement:
 
 def test_stages_and_head_get_all_they_need(tmp_path: Path) -> None:
     placement = place(write_build(tmp_path))
-    stage_a, stage_b, head = processes(placement, Settings(SPACE, voice=("-q",)), Http("127.0.0.1", 8123))
+    stage_a, stage_b, head = processes(
+        placement, Settings(SPACE, voice=("-q",)), Http("127.0.0.1", 8123, queue=7, request_seconds=1.5)
+    )
     for process, node, role in ((stage_a, "a", "stage"), (stage_b, "b", "stage"), (head, "a", "head")):
         assert (option(process.argv, "--node"), option(process.argv, "--role")) == (node, role)
         assert (option(process.argv, "--context"), option(process.argv, "--streams")) == ("32", "2")
@@ -47,6 +49,7 @@ def test_stages_and_head_get_all_they_need(tmp_path: Path) -> None:
         assert with_endpoints(placement, option(process.argv, "--endpoints")) == placement
     assert "--no-auth" in head.argv
     assert option(head.argv, "--port") == "8123"
+    assert (option(head.argv, "--queue"), option(head.argv, "--request-seconds")) == ("7", "1.5")
     assert "--port" not in stage_a.argv
 
 

@@ -15,6 +15,7 @@ import click
 from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, pass_on, require_meant, say, voice_for_children
 from ruvrun.errors import InputError, UsageError
 
+QUEUE = 256
 LOOPBACKS = ("127.0.0.1", "::1", "localhost")
 
 
@@ -27,6 +28,8 @@ LOOPBACKS = ("127.0.0.1", "::1", "localhost")
 @click.option("--no-auth", is_flag=True, help="Serve without keys, whoever can connect.")
 @click.option("--context", type=COUNT, help="Positions per stream.  [default: as built]")
 @click.option("--streams", type=COUNT, help="Requests at a time, on all pipelines together.  [default: as built]")
+@click.option("--queue", type=COUNT, help="Requests that may wait for their turn; more get 429.  [default: 256]")
+@click.option("--request-seconds", type=click.FloatRange(0, min_open=True), help="What a request may take at most.")
 @click.option("--role", type=click.Choice(["stage", "head"]), hidden=True)
 @click.option("--endpoints", hidden=True)
 @click.option("--threads", type=COUNT, hidden=True)
@@ -41,6 +44,8 @@ def serve(
     no_auth: bool,
     context: int | None,
     streams: int | None,
+    queue: int | None,
+    request_seconds: float | None,
     role: str | None,
     endpoints: str | None,
     threads: int | None,
@@ -61,7 +66,7 @@ def serve(
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     placement = place(manifest, node)
     if role is None and placement.manifest.program.kind == "graph":
-        require_meant("graph", "context", "streams")
+        require_meant("graph", "context", "streams", "queue", "request_seconds")
     host_, port_ = host or "127.0.0.1", 8000 if port is None else port
     if placement.head and api_key_file is None and not no_auth and host_ not in LOOPBACKS:
         raise UsageError(
@@ -78,7 +83,7 @@ def serve(
         parse_cpus(placement.stages, cpus, node),
         voice_for_children(),
     )
-    http = launch.Http(host_, port_, api_key_file)
+    http = launch.Http(host_, port_, api_key_file, queue or QUEUE, request_seconds)
     if role is not None and endpoints is not None:
         placement = launch.with_endpoints(placement, endpoints)
         if role == "stage":
@@ -93,7 +98,11 @@ def serve(
         _tell_defaults(
             {"host": (host, host_), "port": (port, port_)}
             | (
-                {"context": (context, settings.space.context), "streams": (streams, placement.streams(settings.space))}
+                {
+                    "context": (context, settings.space.context),
+                    "streams": (streams, placement.streams(settings.space)),
+                    "queue": (queue, http.queue),
+                }
                 if placement.manifest.program.kind == "decoder"
                 else {}
             )

@@ -22,8 +22,9 @@ from ruvrun.openai import ApiError, Call, Reply, engine_request, fold
 from ruvrun.server.driver import Driver, not_ready
 from ruvrun.server.ending import HungUp, counted, stopping
 from ruvrun.server.inbox import Gone, Inbox, Inboxes, watch
+from ruvrun.server.limits import TIMEOUT, Limits, Queue
 from ruvrun.server.meters import Meters
-from ruvrun.server.wire import EVENT_STREAM, json_response, read_body, send_events, to_json
+from ruvrun.server.wire import EVENT_STREAM, TOO_LATE, json_response, read_body, send_events, to_json
 from ruvrun.tokenizer import Tokenizer
 
 LONG_BODY = 2**14
@@ -40,6 +41,8 @@ class Answer:
         context: tokens of prompt and answer together.
         inboxes: of the application.
         meters: of the application.
+        limits: of the service.
+        queue: of the application.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class Answer:
         context: int,
         inboxes: Inboxes,
         meters: Meters,
+        limits: Limits,
+        queue: Queue,
     ) -> None:
         self._parse = parse
         self._driver = driver
@@ -61,6 +66,8 @@ class Answer:
         self._context = context
         self._inboxes = inboxes
         self._meters = meters
+        self._limits = limits
+        self._queue = queue
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await counted(
@@ -71,6 +78,7 @@ class Answer:
         body = await read_body(http)
         call = self._parse(body)
         self._check_served(call)
+        seconds, begun = self._limits.deadline(http.headers.get(TIMEOUT)), asyncio.get_running_loop().time()
         if len(body) > LONG_BODY:  # others' tokens must not wait for this tokenisation
             prompts = await asyncio.to_thread(self._prompts, call)
         else:
@@ -99,15 +107,18 @@ class Answer:
         )
         watching = asyncio.create_task(watch(http.receive, inbox))
         try:
+            self._queue.check(self._driver.load(), len(requests))
             for request in requests:
                 self._submit(request, inbox)
             self._meters.prompt_tokens.add(sum(map(len, prompts)))
-            batches = self._batches(reply, [request.id for request in requests], inbox)
+            until = None if seconds is None else begun + seconds
+            batches = self._batches(reply, [request.id for request in requests], inbox, until)
             if call.stream:
                 await self._stream(call, reply, batches, send)
             else:
                 chunks = [*reply.start(), *[chunk async for batch in batches for chunk in batch], reply.usage()]
                 await json_response(fold(chunks))(http.scope, http.receive, send)
+            self._queue.took(asyncio.get_running_loop().time() - begun)
         finally:
             watching.cancel()
             for request in requests:
@@ -115,14 +126,21 @@ class Answer:
             self._meters.completion_tokens.add(sum(choice.tokens for choice in reply.choices))
         return 200
 
-    async def _batches(self, reply: Reply, ids: Sequence[int], inbox: Inbox) -> AsyncIterator[list[dict[str, Any]]]:
-        """Chunks as they become certain, until every choice has ended. Raises ApiError when a stage is lost."""
+    async def _batches(
+        self, reply: Reply, ids: Sequence[int], inbox: Inbox, until: float | None
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """Chunks as they become certain, until every choice has ended. Raises ApiError when a stage is lost, or the
+        time is up.
+        """
         begun, place = time.monotonic(), {number: at for at, number in enumerate(ids)}
         first = True
         while not reply.finished:
             tokens: dict[int, list[Token]] = {}
             try:
-                events = await inbox.take()
+                async with asyncio.timeout_at(until):
+                    events = await inbox.take()
+            except TimeoutError:
+                raise ApiError(504, "The time for this request was up.", code=TOO_LATE) from None
             except asyncio.CancelledError:
                 raise stopping() from None
             for event in events:

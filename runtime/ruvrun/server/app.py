@@ -23,13 +23,20 @@ from ruvrun.server.driver import Driver
 from ruvrun.server.inbox import Inboxes
 from ruvrun.server.infer import graph_routes, health_routes
 from ruvrun.server.keys import Keys
+from ruvrun.server.limits import Limits, Queue
 from ruvrun.server.meters import Meters
 from ruvrun.server.wire import error_response, json_response
 from ruvrun.tokenizer import Tokenizer
 
 
 def build_app(
-    driver: Driver, tokenizer: Tokenizer | None, manifest: Manifest, *, api_keys: Mapping[str, str], context: int
+    driver: Driver,
+    tokenizer: Tokenizer | None,
+    manifest: Manifest,
+    *,
+    api_keys: Mapping[str, str],
+    context: int,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Starlette:
     """The whole front as an ASGI application.
 
@@ -39,6 +46,7 @@ def build_app(
         manifest: of the model.
         api_keys: key of each client's name; empty means that no key is asked for.
         context: tokens of prompt and answer together.
+        limits: how many requests for text may wait, and how long they may take.
     """
     meters, name, since = Meters(), manifest.program.name, int(time.time())
     entry = {"id": name, "object": "model", "created": since, "owned_by": "ruvrun", "max_model_len": context}
@@ -85,6 +93,8 @@ def build_app(
             "context": context,
             "inboxes": Inboxes(),
             "meters": meters,
+            "limits": limits,
+            "queue": Queue(limits.queue),
         }
         routes += [
             Route("/v1/chat/completions", Answer(parse_chat, **shared), methods=["POST"]),

@@ -7,7 +7,13 @@ from contextlib import contextmanager
 
 from ruvrun.openai import ApiError
 
-BUSY = "busy"
+
+class BusyError(ApiError):
+    """A refusal for lack of room, and in how many seconds there may be some."""
+
+    def __init__(self, status: int, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(status, message, code="busy")
+        self.retry_after = retry_after
 
 
 class Room:
@@ -26,11 +32,9 @@ class Room:
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Hold ``size`` bytes for one request. Raises ApiError (503) where there is no room for it."""
+        """Hold ``size`` bytes for one request. Raises BusyError (503) where there is no room for it."""
         if self.requests and (self.requests >= self._most or self.bytes + size > self._most_bytes):
-            raise ApiError(
-                503, f"{self.requests} calls are waiting already, which is as many as there is room for.", code=BUSY
-            )
+            raise BusyError(503, f"{self.requests} calls are waiting already, which is as many as there is room for.")
         self.bytes += size
         self.requests += 1
         try:

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from ruvrun.openai import ApiError
-from ruvrun.server.room import BUSY
+from ruvrun.server.room import BusyError
 
+TOO_LATE = "deadline_exceeded"
 MAX_BODY = 4 * 2**20
 BODY_SECONDS = 60.0
 EVENT_STREAM = [
@@ -40,8 +41,10 @@ def error_response(path: str, error: ApiError) -> Response:
     """An error in the form of the API that ``path`` belongs to: ``{"error": "..."}`` under /v2, else OpenAI's."""
     body = {"error": error.message} if f"{path}/".startswith("/v2/") else error.body()
     response = json_response(body, error.status)
-    if error.code == BUSY:
-        response.headers["retry-after"] = "1"
+    if isinstance(error, BusyError):
+        response.headers["retry-after"] = str(error.retry_after)
+    if error.code == TOO_LATE:  # a client that tries again by itself would only be late again
+        response.headers["x-should-retry"] = "false"
     return response
 
 
