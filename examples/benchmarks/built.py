@@ -17,11 +17,14 @@ MODEL = CACHE.parent / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 _BIN = Path(sys.executable).parent
 
 
-def build(name: str, cpus: Sequence[int], *, reuse: bool, backends: Sequence[str] = ()) -> Path:
+def build(
+    name: str, cpus: Sequence[int], *, reuse: bool, backends: Sequence[str] = (), more: Sequence[str] = ()
+) -> Path:
     """Build the model in int4 with one stage for each of ``cpus``, pinned to it; the manifest.
 
     Args:
         backends: of each stage in order; none where the plan is to choose.
+        more: of the command line.
     """
     directory = CACHE / name
     manifest = directory / "dist" / "manifest.toml"
@@ -42,7 +45,7 @@ def build(name: str, cpus: Sequence[int], *, reuse: bool, backends: Sequence[str
     shape = ["--stages", str(len(cpus)), "--quant", "int4", "--quiet"]
     kinds = ["--targets-dir", str(_kinds(directory, backends))] if backends else []
     output = ["-o", str(directory / "dist")]
-    command(["ruvcompile", "build", str(MODEL), "--fleet", str(fleet), *shape, *kinds, *output])
+    command(["ruvcompile", "build", str(MODEL), "--fleet", str(fleet), *shape, *kinds, *more, *output])
     return manifest
 
 

@@ -60,9 +60,9 @@ class Peer:
 
 
 @contextmanager
-def running_peer(python: str, model: Path, cpu: int) -> Iterator[Peer]:
+def running_peer(python: str, model: Path, cpu: int, script: str = "peer.py") -> Iterator[Peer]:
     """A peer process, ended at the end."""
-    command = [python, str(Path(__file__).with_name("peer.py")), str(model), str(cpu)]
+    command = [python, str(Path(__file__).with_name(script)), str(model), str(cpu)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         try:

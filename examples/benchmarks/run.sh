@@ -15,6 +15,8 @@ dispatch        8 sequences, all of a step but the model, head and stage togethe
 equality        how far all ways to put two stages on two back ends are from float64: mean KL at most 0.01
 large-graphs    a chain of 20,000 nodes and a graph of 50,000 loaded, measured and cut: at most 60 s each
 mixed           two nodes of unlike back ends with two streams against the better one with one: at least 1.6
+openvino-batch  16 sequences on one OpenVINO stage on one core against one sequence: at least 4.4
+openvino-parity one OpenVINO stage against openvino_genai on the same weights: at least 1.0; starts in at most 0.9
 parity          one stage, one core, one stream, against onnxruntime-genai on the same weights: at least 1.0
 planner         the exact partition of 100,000 downsets: at most 20 s and 1 GiB; decoders and light CNNs: 5 s each
 prediction      what plans promise against what their pipelines do: median 5 %, worst 10 %; one node slowed to half
@@ -27,7 +29,7 @@ TEXT
 name=${1:-}
 case $name in
     '' | -h | --help) list; exit 0 ;;
-    build | compile-70b | compile-8b | dispatch | equality | large-graphs | mixed | parity | planner | prediction | simulation | two-nodes | two-nodes-one) shift ;;
+    build | compile-70b | compile-8b | dispatch | equality | large-graphs | mixed | openvino-batch | openvino-parity | parity | planner | prediction | simulation | two-nodes | two-nodes-one) shift ;;
     *)
         { echo "error: no benchmark is called '$name'; there are:"; list; } >&2
         exit 2
@@ -50,6 +52,15 @@ case $name in
         ;;
     dispatch) exec "$ours" $benchmarks/dispatch.py "$@" ;;
     large-graphs) exec "$ours" $benchmarks/large_graphs.py "$@" ;;
+    openvino-*)
+        make_environment "$PWD/.cache/benchmarks/backends" -e "./runtime[onnxruntime,openvino,head]" -e ".[report]"
+        ours=$python
+        [ "$name" = openvino-parity ] || exec "$ours" $benchmarks/openvino_batch.py "$@"
+        # The same OpenVINO on both sides: the same kernels.
+        same=$("$ours" -c 'from importlib.metadata import version; print(version("openvino"))')
+        make_environment "$PWD/.cache/benchmarks/openvino-peer" "openvino-genai==$same.*" "openvino==$same"
+        exec "$ours" $benchmarks/openvino_parity.py "$python" "$@"
+        ;;
     parity)
         # The same ONNX Runtime on both sides: the same kernels.
         same=$("$ours" -c 'from importlib.metadata import version; print(version("onnxruntime"))')

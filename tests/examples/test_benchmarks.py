@@ -26,6 +26,8 @@ NAMES = [
         "equality",
         "large-graphs",
         "mixed",
+        "openvino-batch",
+        "openvino-parity",
         "parity",
         "planner",
         "prediction",

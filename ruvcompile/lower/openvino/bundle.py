@@ -45,6 +45,7 @@ class Form:
         kv_types: types that keys and values may have.
         precision: of the numbers of a graph that is no decoder, which has no other options.
         requires: the least versions that a node must have.
+        stacked: whether products of one input become one.
     """
 
     shape: Callable[[Any, Draft, Sequence[int]], None]
@@ -52,6 +53,7 @@ class Form:
     kv_types: Sequence[str]
     precision: str = _PRECISION
     requires: Mapping[str, str] = field(default_factory=dict)
+    stacked: bool = True
 
 
 def write(draft: Draft) -> Written:
@@ -82,7 +84,8 @@ def write_form(draft: Draft, form: Form) -> Written:
     outputs = [by_rows(tensor) if tensor.name == "logits" else tensor for tensor in outputs]
     level = max((integer(node, "accuracy_level") for node in model.graph if node.op_type == "MatMulNBits"), default=0)
     edit = Edit(model.graph)
-    stack_alike(edit)
+    if form.stacked:
+        stack_alike(edit)
     edit.drop_unread()
     if piece.last:
         gather_rows(edit)
