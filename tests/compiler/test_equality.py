@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ruvcompile import cli
-from ruvcompile.lower.stage import write_stage
-from ruvcompile.lower.weights import WeightStore
-from ruvcompile.parts import Stage
-from ruvcompile.passes.pieces import pieces, program_units
-from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.verify.divergence import Divergence
 from ruvcompile.verify.equality import Comparison, measure
@@ -23,40 +17,12 @@ from ruvrun.executors import Span, load_decoder
 from ruvrun.manifest import load_manifest
 from tests.compiler.builds import build
 from tests.decoders import tiny_program
+from tests.mixed import ONNX, OPEN, WAYS, four_ways, write_fleet
 from tests.models import write_tiny_gguf
-
-ONNX, OPEN = "onnxruntime", "openvino"
-WAYS = ((ONNX, ONNX), (OPEN, OPEN), (ONNX, OPEN), (OPEN, ONNX))
-FLEET = """format = 1
-[[node]]
-name = "a"
-target = "{0}"
-address = "local"
-[[node]]
-name = "b"
-target = "{1}"
-address = "local"
-[[place]]
-match = "/embed"
-on = ["a"]
-"""
-
-
-def four_ways(program: Program, folder: Path, kv_type: str = "f32") -> dict[int, Sequence[Stage]]:
-    """Two stages, on either back end each; only OpenVINO has keys and values of another type."""
-    store, made = WeightStore(folder / "store"), {}
-    for number, piece in enumerate(pieces(program, program_units(program), (3,))):
-        for backend in (ONNX, OPEN):
-            path, kv = folder / f"{backend}-{number}", kv_type if backend == OPEN else "f32"
-            made[number, backend] = (
-                path,
-                write_stage(program, piece, path, store, backend=backend, target="host", kv_type=kv),
-            )
-    return {number: [made[0, way[0]], made[1, way[1]]] for number, way in enumerate(WAYS)}
 
 
 def test_with_float_activations_only_rounding_is_left(tmp_path) -> None:
-    program = tiny_program(tmp_path, "int4", accuracy=1)
+    program = tiny_program(tmp_path, "int4", accuracy=1, layers=2)
     found = measure(program, four_ways(program, tmp_path), 150, tmp_path / "uncut", 1, Silent())
     assert [each.backends for each in found] == [*WAYS]
     for each in found:
@@ -75,7 +41,7 @@ def test_with_float_activations_only_rounding_is_left(tmp_path) -> None:
 
 @pytest.mark.parametrize("kv_type", ["f32", "u8"])
 def test_with_fewer_bits_more_is_lost_and_mixed_pipelines_lose_no_more(kv_type, tmp_path) -> None:
-    program = tiny_program(tmp_path, "int4")
+    program = tiny_program(tmp_path, "int4", layers=2)
     found = measure(program, four_ways(program, tmp_path, kv_type), 300, tmp_path / "uncut", 1, Silent())
     for each in found:
         assert not each.exact
@@ -85,7 +51,7 @@ def test_with_fewer_bits_more_is_lost_and_mixed_pipelines_lose_no_more(kv_type, 
 
 
 def test_keys_and_values_in_fewer_bits_are_no_floats(tmp_path) -> None:
-    program = tiny_program(tmp_path, "int4", accuracy=1)
+    program = tiny_program(tmp_path, "int4", accuracy=1, layers=2)
     ways = four_ways(program, tmp_path, "u8")
     found = measure(program, {7: ways[0], 9: ways[2]}, 40, tmp_path / "uncut", 1, Silent())
     assert [(each.pipeline, each.exact) for each in found] == [(7, True), (9, False)]
@@ -128,7 +94,7 @@ def test_a_text_is_read_in_both_modes() -> None:
 
 
 def test_forced_logits_are_those_of_the_executor(tmp_path) -> None:
-    program = tiny_program(tmp_path, "int4")
+    program = tiny_program(tmp_path, "int4", layers=2)
     ways = four_ways(program, tmp_path)
     ids = np.arange(3, 40)
     calls = readings(len(ids), 24, 5)
@@ -150,8 +116,8 @@ def mixed(tmp_path_factory) -> Path:
     """A build of two stages, the first on ONNX Runtime and the second on OpenVINO."""
     folder: Path = tmp_path_factory.mktemp("mixed")
     write_tiny_gguf(folder / "tiny.gguf", layers=2)
-    (folder / "fleet.toml").write_text(FLEET.format("host", "intel-cpu"))
-    build(folder / "tiny.gguf", folder / "dist", fleet=str(folder / "fleet.toml"), stages=2, activations="float")
+    fleet = str(write_fleet(folder, "host", "intel-cpu"))
+    build(folder / "tiny.gguf", folder / "dist", fleet=fleet, stages=2, activations="float")
     return folder / "dist"
 
 
