@@ -2,8 +2,9 @@
 
 One set of files serves all pipelines, so the cuts that are best for each by itself need not be the best. What is best
 is the rate of all together, each with its share of the sequences: those that serve a single one soonest have the larger
-shares, as in ``Solver.rate``. An *order* is a sequence of kinds of nodes, stage by stage; a *choice* is as many orders
-as there are pipelines, of which no node is used twice. Prices are arrays over the ways to cut, one column per order.
+shares, and of equal ones those that make more of them, as in ``Solver.rate``. An *order* is a sequence of kinds of
+nodes, stage by stage; a *choice* is as many orders as there are pipelines, of which no node is used twice. Prices are
+arrays over the ways to cut, one column per order.
 """
 
 from __future__ import annotations
@@ -157,9 +158,9 @@ class _Prices:
         larger = sum(share == shares[0] for share in shares)
         if larger == len(shares):
             return np.asarray(self._full[:, choice].sum(1))
-        turn = np.argsort(self._alone[:, choice], axis=1, kind="stable")
-        full = np.take_along_axis(self._full[:, choice], turn, axis=1)
-        less = np.take_along_axis(self._less[:, choice], turn, axis=1)
+        full, less = self._full[:, choice], self._less[:, choice]
+        turn = np.lexsort((less - full, _rounded(self._alone[:, choice])), axis=1)
+        full, less = np.take_along_axis(full, turn, axis=1), np.take_along_axis(less, turn, axis=1)
         return np.asarray(full[:, :larger].sum(1) + less[:, larger:].sum(1))
 
     def _beats(self, load: Load) -> tuple[Floats, Floats]:
@@ -190,3 +191,10 @@ class _Prices:
         with np.errstate(invalid="ignore"):
             round_ms = np.maximum(np.maximum(steps * slowest, through), 1e-9)
         return np.asarray(1e3 * (share if decoder else steps) / round_ms)
+
+
+def _rounded(values: Floats) -> Floats:
+    """As ``shapes.rounded``: sums of the same times in another order differ in the last digits."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = 10.0 ** np.floor(np.log10(values))
+        return np.asarray(np.where(np.isfinite(values) & (values > 0), np.round(values / scale, 9) * scale, values))

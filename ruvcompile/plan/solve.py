@@ -80,7 +80,7 @@ class Solver:
         if pipelines is None:
             task, way, steps = self._priced(loads, scene)
             copies = Copies(
-                self._desk, scene, shape, task, way, steps, lambda stages: self._rate(stages, loads.full, scene)
+                self._desk, scene, shape, task, way, steps, lambda stages: self._worth(stages, loads.full, scene)
             )
             tried, whole = copies.tried(cuts), False
         for each in tried:
@@ -92,7 +92,14 @@ class Solver:
         if cuts is not None:
             task, way = joined(task, cuts), joined(way, cuts)
         sets = [nodes for nodes in sets_of(task, shape.stages) if allowed(self._desk, task, nodes, scene)]
-        for stages, proof in self._best(scene, loads, task, way, steps, self._parted(sets)):
+        found = list(self._best(scene, loads, task, way, steps, self._parted(sets)))
+        if sets and not (found and all(proof.exact for _, proof in found)):
+            listed = every_choice(self._desk, shape, scene, loads, cuts)
+            if listed is not None:
+                for stages in listed:
+                    yield self._solution(shape, scene, loads, (stages,), self._listed(scene, loads, stages))
+                return
+        for stages, proof in found:
             placed = tuple(stage if cuts is None else Stage(stage.kind, cuts[stage.items[0]]) for stage in stages)
             yield self._solution(shape, scene, loads, (placed,), proof)
 
@@ -132,6 +139,15 @@ class Solver:
             if each is not None:
                 yield each.best.stages, _told(each.best, each.narrowest)
 
+    def _listed(self, scene: Scene, loads: Loads, stages: tuple[Stage, ...]) -> Proof:
+        """Of a pipeline that is the best of all that there are, one by one."""
+        if self._facts.options.objective == "latency":
+            value = self._alone(stages, loads.full, scene)
+            return Proof("latency", value, value, True, 0.0, value)
+        beat, steps = self.beat(stages, loads.full, scene), self._priced(loads, scene)[2]
+        value = max(steps * beat.slowest, beat.through)
+        return Proof("round", value, value, True, 0.0, value)
+
     def _proof(self, scene: Scene, loads: Loads, pipelines: Sequence[tuple[Stage, ...]], *, whole: bool) -> Proof:
         """Of several pipelines with the same cuts: of the slowest, against what it could do with cuts of its own."""
         task, way, steps = self._priced(loads, scene)
@@ -151,13 +167,18 @@ class Solver:
         assert each is not None, "the nodes hold a pipeline"
         return proof_of("throughput", slowest.value_ms, each.narrowest, exact=whole)
 
-    def _rate(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
+    def _worth(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
+        """What a pipeline is chosen by, the more the better."""
         if self._facts.options.objective == "latency":
             return 1e3 / max(self._alone(stages, load, scene), 1e-9)
-        beat = self.beat(stages, load, scene)
-        if self._facts.decoder:
-            return per_second(beat, load.streams, len(stages))
-        return calls_per_second(beat, load.streams, len(stages))
+        return self._rate(stages, load, scene)
+
+    def _rate(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
+        """Tokens (or calls) per second of a pipeline with the sequences of its load."""
+        if not load.streams:
+            return 0.0
+        each = per_second if self._facts.decoder else calls_per_second
+        return each(self.beat(stages, load, scene), load.streams, len(stages))
 
     def _alone(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
         """What a single user waits for a token, or a call: nobody else is there."""
@@ -182,11 +203,8 @@ class Solver:
         """Tokens (or calls) per second of so many sequences (or callers)."""
         stages, total = solution.shape.stages, 0.0
         for pipeline, share in zip(solution.pipelines, shares(streams, solution.shape.replicas), strict=True):
-            if share:
-                load = self._load(share, min(solution.shape.replicas, streams), stages)
-                beat = self.beat(pipeline, load, solution.scene)
-                each = per_second if self._facts.decoder else calls_per_second
-                total += each(beat, share, stages)
+            load = self._load(share, min(solution.shape.replicas, streams), stages)
+            total += self._rate(pipeline, load, solution.scene)
         return total
 
     def _solution(
@@ -195,7 +213,7 @@ class Solver:
         straight = {stages: self._straight(scene, loads, stages) for stages in found}
         pipelines = sorted(
             (straight[stages] for stages in found),
-            key=lambda stages: (rounded(self._alone(stages, loads.full, scene)), _kinds(stages)),
+            key=lambda stages: (*self._turn(scene, loads, stages), _kinds(stages)),
         )
         draft = Solution(
             shape,
@@ -208,6 +226,11 @@ class Solver:
             proof=proof,
         )
         return replace(draft, rate=self.rate(draft, draft.streams))
+
+    def _turn(self, scene: Scene, loads: Loads, stages: tuple[Stage, ...]) -> tuple[float, float]:
+        """The order of pipelines: what serves one soonest first, of equal ones what makes most of a larger share."""
+        gain = self._rate(stages, loads.full, scene) - self._rate(stages, loads.less, scene)
+        return rounded(self._alone(stages, loads.full, scene)), -rounded(gain)
 
     def _straight(self, scene: Scene, loads: Loads, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         """The same with its kinds in their own order as far as that costs nothing: the head's node first."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from ruvcompile.fleet import Fleet, FleetNode, Link
 from ruvcompile.options import Options
+from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import label, program_units, unit_keys
 from ruvcompile.plan import Facts, Plan, make_plan, members
 from ruvcompile.plan.rules import rules_of
@@ -85,17 +86,25 @@ def table(
     return CostTable(provenance=[here], unit=rows, overhead=overheads if overhead else [], link=list(links))
 
 
-def facts_of(program: Program, machines: Fleet, costs: CostTable, *, cores: int = 2, **asked: Any) -> Facts:
-    """What a plan is made from."""
+def facts_of(
+    program: Program,
+    machines: Fleet,
+    costs: CostTable,
+    *,
+    cores: int = 2,
+    types: Mapping[str, Type] | None = None,
+    **asked: Any,
+) -> Facts:
+    """What a plan is made from; ``types`` are those of a graph's values."""
     options = Options(Path("model"), machines, **asked)
-    units = program_units(program)
+    units = program_units(program, types)
     rules = rules_of(machines, program, units)
     chosen = members(options, fleet_targets(options), range(cores), rules.nodes)
     return Facts(
         program,
         units,
-        unit_keys(program, units),
-        {},
+        unit_keys(program, units, types),
+        types or {},
         chosen,
         costs,
         options,

@@ -201,13 +201,28 @@ def test_the_bound_is_of_what_was_made_small(program) -> None:
 
 def test_both_bounds_are_told_where_the_search_was_not_whole(program, monkeypatch) -> None:
     costs = table(program, {"pi5": 1.0})
-    assert "bounds" not in plan_of(program, fleet(node("a"), node("b")), costs, stages=2, streams=4).figures
+    whole = plan_of(program, fleet(node("a"), node("b")), costs, stages=2, streams=4).figures
+    assert "bounds" not in whole
+    assert whole["bound_by"] == "search", "which is as large as the value; the other need not be"
     monkeypatch.setattr("ruvcompile.partition.solve._MOST", 4)
     monkeypatch.setattr("ruvcompile.partition.solve._FEWEST", 4)
+    monkeypatch.setattr("ruvcompile.partition.table._MOST_DOWNSETS", 4)
     figures = plan_of(program, fleet(node("a"), node("b")), costs, stages=2, streams=4).figures
     assert not figures["exact"]
+    assert figures["bound_by"] == "relaxation"
     assert 0 < figures["lower_bound_ms"] == figures["bounds"]["relaxation"] <= figures["bounds"]["search"]
     assert figures["bounds"]["search"] <= figures["bottleneck_ms"]
+
+
+def test_a_round_that_is_shorter_than_with_the_least_bottleneck_is_what_is_bounded(program) -> None:
+    """Over a slow link the way there and back is the limit, and less work on the slow node makes it shorter."""
+    costs, slow = table(program, {"pi5": 2.0, "host": 1.0}), Link(1e9, 3e-3)
+    plan = plan_of(program, fleet(node("a", "host"), node("b"), link=slow), costs, stages=2, streams=2)
+    one_round = plan.figures["bound_of"]["round_ms"]
+    assert plan.figures["lower_bound_ms"] == pytest.approx(one_round)
+    assert rate(plan) == pytest.approx(2e3 / one_round, abs=0.01)
+    assert (plan.figures["gap"], plan.figures["exact"]) == (0.0, True)
+    assert sorted(stage["predicted_ms"] for stage in plan.figures["stages"]) == [2, 7], "4 and 6 is more even"
 
 
 def test_what_must_stay_stays(program) -> None:
