@@ -16,6 +16,8 @@ from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.progress import Silent
+from ruvcompile.samples.written import write_inputs
+from ruvrun.bundle import load_spec
 from ruvrun.executors import load_graph
 from ruvrun.profile import decoder
 from ruvrun.profile.conditions import Conditions
@@ -131,7 +133,18 @@ def test_a_graph_runs_there_too(graph) -> None:
         assert error.value.ref == "graph-run-failed"
 
 
-def test_what_a_graphs_nodes_cost_there_is_not_made_up(graph) -> None:
+@pytest.mark.parametrize("brief", [False, True])
+def test_what_a_graphs_nodes_cost_there_is_measured(graph, brief) -> None:
+    """Node by node: what is merged into a convolution is no time of its own."""
     path, spec = graph["openvino"]
-    with pytest.raises(InputError, match="not measured yet"):
-        profile([Segment(path, spec, False)], Conditions(threads=1, seconds=0.1))
+    write_inputs(path, spec, {"x": np.ones((2, 3, 8, 8), np.float32)})
+    spec = load_spec(path)
+    found = profile([Segment(path, spec, False)], Conditions(threads=1, seconds=0.1, brief=brief)).table
+    ms = {row.key: row.ms for row in found.unit}
+    conv, relu, mean = (ms[unit.key] for unit in load_sheet(path, spec).unit)
+    assert conv > 0
+    assert min(relu, mean) >= 0
+    assert {(row.backend, row.target) for row in found.unit} == {("openvino", "host")}
+    (own,) = found.overhead
+    assert own.runtime_bytes > 20 << 20
+    assert (own.stage_ms > 0) != brief, "a ring of processes is for the first back end"

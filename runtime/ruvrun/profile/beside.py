@@ -46,15 +46,18 @@ def with_cores(conditions: Conditions) -> Conditions:
 
 
 @contextlib.contextmanager
-def company(directory: Path, conditions: Conditions) -> Iterator[None]:
+def company(directory: Path, conditions: Conditions) -> Iterator[Callable[[], None]]:
     """Let the stage in ``directory`` work in as many other processes as the conditions have cores for, at once.
+
+    Yields:
+        What returns when all of them are at work: they load meanwhile.
 
     Raises:
         MachineError: one of them does not get to work.
     """
     groups = conditions.cpus[1 : conditions.beside]
     if not groups:
-        yield
+        yield lambda: None
         return
     with scratch_folder("ruvrun") as folder:
         files = [folder / f"{number}" for number in range(len(groups))]
@@ -63,16 +66,18 @@ def company(directory: Path, conditions: Conditions) -> Iterator[None]:
             for cpus, file in zip(groups, files, strict=True)
         ]
         with kept(started) as failed:
-            until = time.monotonic() + PATIENCE
-            while not all(file.is_file() for file in files):
-                if failed:
-                    raise failed[0]
-                if time.monotonic() > until:
-                    raise MachineError(
-                        "company-late", "a process that works beside does not begin", hint="is memory short?"
-                    )
-                time.sleep(0.02)
-            yield
+
+            def ready() -> None:
+                until = time.monotonic() + PATIENCE
+                while not all(file.is_file() for file in files):
+                    if failed:
+                        raise failed[0]
+                    if time.monotonic() > until:
+                        what = "a process that works beside does not begin"
+                        raise MachineError("company-late", what, hint="is memory short?")
+                    time.sleep(0.02)
+
+            yield ready
             if failed:
                 raise failed[0]
 

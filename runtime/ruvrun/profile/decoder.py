@@ -22,6 +22,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -33,7 +34,7 @@ from ruvrun.executors import Array, back_end, load_decoder
 from ruvrun.machine import forget_peak, has_cpu_quota, peak_bytes
 from ruvrun.profile.conditions import Conditions, Tell, silent
 from ruvrun.profile.places import Ground, Place
-from ruvrun.profile.recorded import Measured, Recording, counts, open_counted, recorded
+from ruvrun.profile.recorded import Measured, Recording, counted, counts, open_counted, recorded
 from ruvrun.profile.sheet import Sheet
 from ruvrun.profile.steady import Case, spread, steady
 from ruvrun.profile.trace import Kernel, net
@@ -52,12 +53,12 @@ class Loaded(NamedTuple):
     grown: int
 
 
-def load(directory: Path, spec: StageSpec, where: Ground, threads: int, *, counted: bool = False) -> Loaded:
-    """Load the stage, and fill its key/value space; ``counted``: so that it tells its kernels, where that is cheap."""
+def load(directory: Path, spec: StageSpec, where: Ground, threads: int, *, counting: bool = False) -> Loaded:
+    """Load the stage, and fill its key/value space; ``counting``: so that it tells its kernels, where that is cheap."""
     back_end(spec)
     forget_peak()
     before = peak_bytes()
-    if counted and counts(spec):
+    if counting and counts(spec):
         executor = open_counted(directory, spec, where, threads)
     else:
         loaded = load_decoder(directory, spec, context=where.context, slots=where.slots, threads=threads)
@@ -88,7 +89,7 @@ def runner(
     tensors = {name: array[: place.rows * place.tokens] for name, array in inputs.items()}
 
     def run() -> float:
-        if getattr(executor, "exported", False):  # what it keeps ends where its last step did
+        if getattr(executor, "ends_where_it_was", False):  # what it keeps ends where its last step did
             executor.occupy(place.rows, place.depth)
         start = clock()
         executor.step(spans, tensors)
@@ -109,22 +110,38 @@ def measure_decoder(
     """A row for every distinct unit of the stage in ``directory``; ``source`` is 0.
 
     Args:
-        held: the stage, loaded; it is taken out, and let go of before the one that is profiled is loaded, where that is
-            another.
+        held: the stage, loaded; it is taken out, and let go of before the one that is profiled is loaded.
     """
     inputs = inputs_of(spec, max(place.rows * place.tokens for place in where.places))
-    loaded = [held.pop().executor]
-    sizes, noise = _sizes(loaded[0], inputs, where, conditions, tell)
-    if not (conditions.brief and counts(spec)):
-        loaded.clear()
-        gc.collect()
-    with recorded(directory, spec, where, conditions.threads, loaded) as recording:
+    if conditions.brief and counts(spec):
+        return _measured_at_once(spec, sheet, held.pop().executor, inputs, where, conditions, tell)
+    sizes, noise = _sizes(held.pop().executor, inputs, where, conditions, tell)
+    gc.collect()
+    with recorded(directory, spec, where, conditions.threads) as recording:
         profiled = _profiled(recording, spec, inputs, where, conditions, tell)
     shares = {}
     for place in where.places:
         runs, took = profiled[_like(place, where, spec.exported)]
         size, like = (statistics.median(sizes[each]) for each in (place, _like(place, where, spec.exported)))
         shares[place] = net(runs, size, size * statistics.median(took) / like)
+    return _rows(spec, sheet, where, shares, conditions, noise)
+
+
+def _measured_at_once(
+    spec: StageSpec,
+    sheet: Sheet,
+    executor: Measured,
+    inputs: Mapping[str, Array],
+    where: Ground,
+    conditions: Conditions,
+    tell: Tell,
+) -> list[UnitCost]:
+    """The rows of a stage that counts: sizes and shares are of the same steps."""
+    ran: dict[Place, list[dict[Kernel, float]]] = defaultdict(list)
+    sizes, noise = _sizes(
+        executor, inputs, where, conditions, tell, done=lambda place: ran[place].append(counted(executor))
+    )
+    shares = {place: net(ran[place], statistics.median(sizes[place])) for place in where.places}
     return _rows(spec, sheet, where, shares, conditions, noise)
 
 
@@ -139,16 +156,27 @@ def _clock(conditions: Conditions) -> Callable[[], float]:
 
 
 def _sizes(
-    executor: Measured, inputs: Mapping[str, Array], where: Ground, conditions: Conditions, tell: Tell
+    executor: Measured,
+    inputs: Mapping[str, Array],
+    where: Ground,
+    conditions: Conditions,
+    tell: Tell,
+    done: Callable[[Place], None] = lambda _place: None,
 ) -> tuple[dict[Place, list[float]], float]:
-    """Milliseconds of the unprofiled steps, and how far those at the usual place spread by the clock on the wall."""
+    """Milliseconds of the unprofiled steps, and how far those at the usual place spread by the clock on the wall.
+
+    Args:
+        done: told of every step that is counted.
+    """
     longest = max(place.tokens for place in where.places)
     walls: list[float] = []
 
-    def usual() -> float:
+    def measured(place: Place) -> float:
         start = time.perf_counter()
-        ms = runs[where.usual]()
-        walls.append(time.perf_counter() - start)
+        ms = runs[place]()
+        if place == where.usual:
+            walls.append(time.perf_counter() - start)
+        done(place)
         return ms
 
     runs = {place: runner(executor, inputs, place, _clock(conditions)) for place in where.places}
@@ -157,12 +185,12 @@ def _sizes(
         if place.tokens < longest or longest == 1:
             run()  # the first one makes buffers
         least = STEPS if place.tokens == 1 else PROMPTS - (place.tokens == longest)
-        cases.append(Case(usual if place == where.usual else run, least))
+        cases.append(Case(partial(measured, place), least))
 
-    def done(rounds: int) -> None:
+    def told(rounds: int) -> None:
         tell("steps", min(rounds, STEPS), STEPS)
 
-    times = steady(cases, seconds=conditions.seconds, rough=conditions.rough, fine=conditions.fine, done=done)
+    times = steady(cases, seconds=conditions.seconds, rough=conditions.rough, fine=conditions.fine, done=told)
     return dict(zip(where.places, times, strict=True)), spread(walls)
 
 

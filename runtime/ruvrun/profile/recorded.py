@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,13 +52,20 @@ def counts(spec: StageSpec) -> bool:
     return spec.backend.startswith("openvino")
 
 
+def counted(executor: Any) -> Run:
+    """What the last run took, of a stage that counts (``open_counted``)."""
+    run: Run = defaultdict(float)
+    for name, kind, microseconds in executor.kernels():
+        run[name, kind] += microseconds
+    return dict(run)
+
+
 @contextmanager
-def recorded(
-    directory: Path, spec: StageSpec, where: Ground, threads: int, loaded: Sequence[Measured] = ()
-) -> Iterator[Recording]:
-    """The stage in ``directory`` with the profiler on: opened for it, or ``loaded`` so (``open_counted``)."""
+def recorded(directory: Path, spec: StageSpec, where: Ground, threads: int) -> Iterator[Recording]:
+    """Open the stage in ``directory`` with the profiler on."""
     if counts(spec):
-        yield _counted(loaded[0] if loaded else open_counted(directory, spec, where, threads))
+        decoder, runs = open_counted(directory, spec, where, threads), list[Run]()
+        yield Recording(decoder, lambda: runs.append(counted(decoder)), lambda: runs)
         return
     with scratch_folder("ruvrun") as folder:
         yield _onnxruntime(directory, spec, where, threads, folder / "trace")
@@ -84,15 +91,3 @@ def open_counted(directory: Path, spec: StageSpec, where: Ground, threads: int) 
     decoder.settle()
     use_huge_pages()
     return cast(Measured, decoder)
-
-
-def _counted(decoder: Any) -> Recording:
-    runs: list[Run] = []
-
-    def ran() -> None:
-        run: Run = defaultdict(float)
-        for name, kind, microseconds in decoder.kernels():
-            run[name, kind] += microseconds
-        runs.append(dict(run))
-
-    return Recording(decoder, ran, lambda: runs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,8 +130,8 @@ def profile(
         sheet = load_sheet(segment.directory, segment.spec)
         if all(unit.key in rows for unit in sheet.unit):
             continue
-        with company(segment.directory, conditions):
-            measured, overhead = _measure(segment, sheet, conditions, tell)
+        with company(segment.directory, conditions) as ready:
+            measured, overhead = _measure(segment, sheet, conditions, ready, tell)
         overheads += [overhead] if overhead else []
         for row in measured:
             rows.setdefault(row.key, row)
@@ -152,10 +152,12 @@ def profile(
 
 
 def _measure(
-    segment: Segment, sheet: Sheet, conditions: Conditions, tell: Tell
+    segment: Segment, sheet: Sheet, conditions: Conditions, ready: Callable[[], None], tell: Tell
 ) -> tuple[list[UnitCost], Overhead | None]:
-    """The rows of one stage, and its overhead where it is a whole program."""
+    """The rows of one stage, and its overhead where it is a whole program; ``ready`` waits until the company works."""
     directory, spec = segment.directory, segment.spec
+    if not conditions.brief or spec.kind == "graph":
+        ready()
     inputs = None
     if spec.kind == "graph":
         inputs = {name: value for name, value in graph.graph_inputs(directory, spec).items() if value is not None}
@@ -169,7 +171,8 @@ def _measure(
         overhead = _of_process(spec, conditions, machine.peak_bytes()) if conditions.brief else overhead
         return graph.measure_graph(directory, spec, sheet, conditions, tell), overhead
     where = ground(spec, sheet.context)
-    held = [decoder.load(directory, spec, where, conditions.threads, counted=conditions.brief)]
+    held = [decoder.load(directory, spec, where, conditions.threads, counting=conditions.brief)]
+    ready()
     bare, grown = held[0].bare, held[0].grown
     rows = decoder.measure_decoder(directory, spec, sheet, held, where, conditions, tell)
     if count is not None:
