@@ -165,7 +165,7 @@ def test_penalties_and_bias_change_what_greedy_takes() -> None:
         (Sampling(0.0, 1.0, 0, repetition_penalty=1.1), [0, 0], [1, 1], 0),
         (Sampling(0.0, 1.0, 0, presence_penalty=0.2), [0, 0], [], 0),
         (Sampling(0.0, 1.0, 0, presence_penalty=0.2), [], [0], 1),
-        (Sampling(0.0, 1.0, 0, presence_penalty=0.2), [], [0, 1, 1], 0),
+        (Sampling(0.0, 1.0, 0, presence_penalty=0.2), [], [0, 0, 0, 1], 0),
         (Sampling(0.0, 1.0, 0, frequency_penalty=0.2), [], [0, 1, 1], 0),
         (Sampling(0.0, 1.0, 0, frequency_penalty=0.2), [], [0, 0, 1], 1),
         (Sampling(0.0, 1.0, 0, frequency_penalty=-0.2), [], [2] * 6, 2),
