@@ -2,7 +2,8 @@
 
 ``tests/data/formats/v1`` is of a build of two nodes; ``v1-exported`` of a decoder that is run as it was exported,
 ``v1-texts`` of a graph with texts and an optional, ``v1-curves`` of a decoder whose costs are curves, and
-``v1-counted`` of the same with the number of its rows, all as the format had grown by then. Such files are added when a
+``v1-counted`` of the same with the number of its rows, ``v1-verified`` of a pipeline of two back ends that was held
+against what its weights mean, all as the format had grown by then. Such files are added when a
 format grows, and never changed.
 """
 
@@ -15,14 +16,16 @@ import pytest
 
 from ruvrun.bundle import State, load_spec
 from ruvrun.costs import load_costs
-from ruvrun.manifest import Address, KeyValue, Tensor, load_manifest, load_nodes
+from ruvrun.manifest import Address, Equality, KeyValue, Tensor, load_manifest, load_nodes
 from ruvrun.npz import read_npz
 from ruvrun.profile.draw import load_probe, numbers
 from ruvrun.profile.sheet import Sheet
 from ruvrun.toml import read_toml
 
 V1 = Path(__file__).parents[1] / "data" / "formats" / "v1"
-EXPORTED, TEXTS, CURVES, COUNTED = (V1.with_name(f"v1-{what}") for what in ("exported", "texts", "curves", "counted"))
+EXPORTED, TEXTS, CURVES, COUNTED, VERIFIED = (
+    V1.with_name(f"v1-{what}") for what in ("exported", "texts", "curves", "counted", "verified")
+)
 ID = "228cdd3ee23a8eb771e7aae6e16a6803cc329e0da91c5030e5f98836fa95d1a2"
 
 
@@ -44,6 +47,24 @@ def test_manifest() -> None:
     assert (manifest.space.context, manifest.space.streams) == (256, 4)
     assert manifest.plan.cost_source == "measured"
     assert manifest.plan.verdict
+
+
+def test_what_was_found_of_pipelines() -> None:
+    manifest = load_manifest(VERIFIED / "manifest.toml")
+    assert manifest.program.activations == "float"
+    assert manifest.equality == [
+        Equality(
+            pipeline=0,
+            backends=["onnxruntime", "openvino"],
+            floats=True,
+            tokens=64,
+            top1_agreement=1.0,
+            mean_kl=9.97432e-13,
+            max_logit_diff=1.00136e-05,
+        )
+    ]
+    old = load_manifest(V1 / "manifest.toml")
+    assert (old.program.activations, old.equality) == ("int8", [])
 
 
 def test_nodes() -> None:
