@@ -67,8 +67,9 @@ class Target:
     Of several ``backends`` the plan takes the faster one for each stage; a file with one may call it ``backend``.
     The first of ``kv_types`` is the default. ``memory`` holds the bytes installed in the models that are
     sold, the one to assume first; empty: asked of this machine. ``golden_bound`` is how far a stage's outputs
-    may be from those of the build machine, as a fraction of the largest absolute value. ``notes`` are
-    sentences for whoever sets such a machine up.
+    may be from those of the build machine, as a fraction of the largest absolute value. ``devices`` are the
+    kernel's names of what a stage opens besides files (/proc/devices), ``drivers`` the packages that make it work.
+    ``notes`` are sentences for whoever sets such a machine up.
     """
 
     name: str
@@ -83,6 +84,8 @@ class Target:
     packages: tuple[str, ...]
     golden_bound: float
     cores: int = 0
+    devices: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
 

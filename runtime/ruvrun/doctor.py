@@ -6,6 +6,7 @@ and what to do. Nothing here changes anything, and a check that fails never keep
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import platform
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ruvrun import machine
-from ruvrun.bundle import BUNDLE, verify_bundle, verify_head
+from ruvrun.bundle import BUNDLE, load_spec, verify_bundle, verify_head
 from ruvrun.errors import FitError, RuvError
 from ruvrun.executors import LOADERS
+from ruvrun.executors.forms import DEVICES, VARIABLE, package_of
 from ruvrun.placement import Endpoint, Placement, place, space
 from ruvrun.transport.reach import Unreached, try_port
 
@@ -46,6 +48,7 @@ def examine(path: Path, node: str | None, *, peers: bool) -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.machine()}, {machine.cores()} cores")
     yield from _packages(placement)
     yield from _bundles(placement)
+    yield from _devices(placement)
     yield from _memory(placement)
     yield from _cpus(placement)
     yield from _ports(placement)
@@ -81,11 +84,12 @@ def _packages(placement: Placement) -> Iterator[Finding]:
     backends = sorted({stage.backend for stage in placement.manifest.stage})
     for package in PACKAGES:
         yield _package(package, "pip install ruvrun")
-    for backend in backends if placement.stages else []:
-        if backend in LOADERS:
-            yield _package(backend, f"pip install 'ruvrun[{backend}]'")
-        else:
-            yield Finding(f"back end {backend}", "fail", "this version does not know it", "update ruvrun", 3)
+    if placement.stages:
+        for package in sorted({package_of(backend) for backend in backends if backend in LOADERS}):
+            yield _package(package, f"pip install 'ruvrun[{package}]'")
+        for backend in backends:
+            if backend not in LOADERS:
+                yield Finding(f"back end {backend}", "fail", "this version does not know it", "update ruvrun", 3)
     if placement.head:
         for package in HEAD_PACKAGES:
             yield _package(package, "pip install 'ruvrun[head]'")
@@ -120,6 +124,32 @@ def _bundles(placement: Placement) -> Iterator[Finding]:
             verify_head(placement.head_bundle, placement.manifest.program)
         except RuvError as error:
             yield Finding("head files", "fail", error.message, error.hint, error.exit_code)
+
+
+def _devices(placement: Placement) -> Iterator[Finding]:
+    """What OpenVINO sees here, and what of it each stage would use."""
+    specs = {}
+    for name in placement.stages:
+        with contextlib.suppress(RuvError):  # a bundle that cannot be read was told
+            specs[name] = load_spec(placement.bundles[name])
+    specs = {name: spec for name, spec in specs.items() if spec.backend in DEVICES}
+    if not specs:
+        return
+    try:
+        from ruvrun.executors import devices
+    except ImportError:
+        return  # that OpenVINO is missing was told
+    yield Finding("OpenVINO devices", "ok", ", ".join(map(str, devices.devices())))
+    for name, spec in specs.items():
+        try:
+            used = devices.used_by(spec)
+        except RuvError as error:
+            seen = "; ".join([error.message, *error.context])
+            yield Finding(f"device of {name}", "fail", seen, error.hint, error.exit_code)
+            continue
+        kind = DEVICES[spec.backend]
+        moved = "" if used.name.startswith(kind) else f"; it is for {kind} and here because {VARIABLE} says so"
+        yield Finding(f"device of {name}", "ok", f"its stage runs on {used}{moved}")
 
 
 def _memory(placement: Placement) -> Iterator[Finding]:

@@ -44,6 +44,12 @@ def release(version: str) -> str:
     return ".".join(version.partition("-")[0].split(".")[:2])
 
 
+def used_by(spec: StageSpec) -> Device:
+    """The device that a stage would run on; raises as ``require``."""
+    core = ov.Core()
+    return _described(core, require(core, spec))
+
+
 def devices() -> list[Device]:
     """All that OpenVINO sees here."""
     core = ov.Core()

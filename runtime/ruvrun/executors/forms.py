@@ -43,9 +43,13 @@ def all_on_cpu(stages: Sequence[tuple[Path, StageSpec]]) -> list[tuple[Path, Sta
 
 def device_of(spec: StageSpec) -> str:
     """Where a stage is to run."""
-    kind = DEVICES[spec.backend]
-    asked = "" if kind == CPU else os.environ.get(VARIABLE, "")
-    return spec.options.get(DEVICE) or asked or kind
+    return spec.options.get(DEVICE) or moved_to(spec.backend) or CPU
+
+
+def moved_to(backend: str) -> str:
+    """Where stages for a GPU or an NPU are to run here, by the name of their back end; empty for all others."""
+    kind = DEVICES.get(backend, CPU)
+    return "" if kind == CPU else os.environ.get(VARIABLE, "") or kind
 
 
 def package_of(backend: str) -> str:

@@ -97,6 +97,8 @@ class LaneDecoder:
         constants: what the graph was read with; kept as long as the decoder.
     """
 
+    ends_where_it_was = True  # as ``StatefulDecoder``'s
+
     def __init__(self, compiled: Any, spec: StageSpec, *, context: int, slots: int, constants: Array) -> None:
         self._constants = constants
         self.slots = slots

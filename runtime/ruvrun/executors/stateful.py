@@ -42,7 +42,8 @@ class StatefulDecoder:
         slots: sequences at a time.
     """
 
-    exported = True
+    # What lies behind a step is forgotten, so it is occupied anew before another one is measured.
+    ends_where_it_was = True
 
     def __init__(self, session: Any, spec: StageSpec, *, context: int, slots: int) -> None:
         self.slots = slots
@@ -66,6 +67,10 @@ class StatefulDecoder:
         if len(results) == 1:
             return results[0]
         return {name: np.concatenate([result[name] for result in results]) for name in self._leaving}
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """See ``CopyingExecutor.copy``."""
+        self._kept[target] = {name: array[:, :, :count].copy() for name, array in self._kept[source].items()}
 
     def occupy(self, slots: int, depth: int) -> None:
         """As ``OnnxDecoder.occupy``."""

@@ -8,11 +8,14 @@ from importlib import metadata
 
 from ruvrun import machine
 from ruvrun.costs import Provenance
+from ruvrun.executors.forms import moved_to, package_of
 
 
 def provenance(backend: str, model: str, threads: int) -> Provenance:
     """This machine, its CPU, the versions that matter, today; a link has no back end, and its ``backend`` is empty."""
-    versions = [f"{name} {metadata.version(name)}" for name in ("ruvrun", backend) if name]
+    versions = [f"{name} {metadata.version(name)}" for name in ("ruvrun", package_of(backend)) if name]
+    if device := moved_to(backend):
+        versions[-1] += f" on {device}"
     return Provenance(
         machine=f"{platform.machine()}, {machine.cores()} cores",
         cpu=machine.cpu_name(),
