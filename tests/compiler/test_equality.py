@@ -58,6 +58,17 @@ def test_keys_and_values_in_fewer_bits_are_no_floats(tmp_path) -> None:
     assert found[1].found.kl > 1e3 * found[0].found.kl
 
 
+def test_large_models_are_compared_part_by_part(tmp_path, monkeypatch) -> None:
+    program = tiny_program(tmp_path, "int4", layers=2)
+    mixed = {0: four_ways(program, tmp_path)[2]}
+    (whole,) = measure(program, mixed, 40, tmp_path / "whole", 1, Silent())
+    monkeypatch.setattr("ruvcompile.parts.PART_BYTES", 1)
+    (parted,) = measure(program, mixed, 40, tmp_path / "parts", 1, Silent())
+    assert parted.found.kl == pytest.approx(whole.found.kl, rel=1e-6)
+    for backend in (ONNX, OPEN):
+        assert parted.beside[backend].kl == pytest.approx(whole.beside[backend].kl, rel=1e-6)
+
+
 def divergence(kl: float, same: int = 1000) -> Divergence:
     return Divergence(tokens=1000, same=same, sum_kl=1000 * kl, largest=1.0)
 

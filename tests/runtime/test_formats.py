@@ -1,10 +1,9 @@
 """Files that an earlier version wrote must still be read, and mean what they meant.
 
 ``tests/data/formats/v1`` is of a build of two nodes; ``v1-exported`` of a decoder that is run as it was exported,
-``v1-texts`` of a graph with texts and an optional, ``v1-curves`` of a decoder whose costs are curves, and
-``v1-counted`` of the same with the number of its rows, ``v1-verified`` of a pipeline of two back ends that was held
-against what its weights mean, all as the format had grown by then. Such files are added when a
-format grows, and never changed.
+``v1-texts`` of a graph with texts and an optional, ``v1-curves`` of a decoder whose costs are curves, ``v1-counted`` of
+the same with the number of its rows, and ``v1-verified`` of a pipeline of two back ends that was held against what its
+weights mean, all as the format had grown by then. Such files are added when a format grows, and never changed.
 """
 
 from __future__ import annotations

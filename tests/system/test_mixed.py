@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from ruvrun.manifest import load_manifest
 from tests.compiler.builds import build
 from tests.mixed import ONNX, OPEN, four_ways, write_fleet
 from tests.models import smollm2_path, write_tiny_gguf
-from tests.system.served import complete, serving
+from tests.system.served import complete, get, serving
 from tests.system.test_serve import await_ready, said
 
 pytestmark = pytest.mark.system
@@ -36,6 +37,8 @@ def test_either_stage_may_be_killed_and_answers_are_the_same_when_it_is_back(kin
         before = said(complete(url, max_tokens=48))
         for stage in ("stage a", "stage b"):
             os.kill(served.children()[stage], signal.SIGKILL)
+            while get(url, "/health")[0] == 200:  # until the head has noticed; a stage takes longer to load
+                time.sleep(0.02)
             await_ready(url)
             assert said(complete(url, max_tokens=48)) == before, stage
 
