@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -132,3 +133,11 @@ def test_a_step_that_comes_again_at_an_earlier_position_picks_the_same() -> None
         return result[0].tokens[0][1][0]
 
     assert len({step(number, 4, 5) for number in range(1, 9)}) == 1
+
+
+def test_an_older_peer_says_less() -> None:
+    """What it leaves out is off."""
+    body = msgspec.msgpack.encode((("open", 1, 0, 7, (0.5, 0.9, 3)), ()))
+    assert frames.decode([body])[0] == frames.Open(1, 0, 7, frames.Sampling(0.5, 0.9, 3))
+    body = msgspec.msgpack.encode((("sampled", 1, 4, ((7, (9,)),)), ()))
+    assert frames.decode([body])[0] == frames.Sampled(1, 4, ((7, (9,)),))

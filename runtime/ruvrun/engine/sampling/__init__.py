@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from ruvrun import frames
 from ruvrun.engine.sampling.choice import keep
-from ruvrun.engine.sampling.history import History, told
+from ruvrun.engine.sampling.history import History, penalises, told
 from ruvrun.engine.sampling.scores import score
 from ruvrun.engine.sampling.weights import choose, draw, weigh
 from ruvrun.errors import IntegrityError
@@ -69,9 +69,10 @@ class Sampler:
         self.scores = sampling.logprobs >= 0
         self._biased = np.array([token for token, _ in sampling.logit_bias], np.int64)
         self._bias = np.array([bias for _, bias in sampling.logit_bias], np.float64)
-        self._history = History(sampling, prompt, generated) if _penalised(sampling) else None
+        self._history = History(sampling, prompt, generated) if penalises(sampling) else None
         self.shapes = bool(self._history or sampling.logit_bias)
-        numbers = (*self._bias, sampling.temperature, sampling.top_p, sampling.min_p, *_penalties(sampling))
+        penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+        numbers = (*self._bias, sampling.temperature, sampling.top_p, sampling.min_p, *penalties)
         named = max(self._biased.max(initial=-1), self._history.highest if self._history else -1)
         if named >= vocab or not all(map(math.isfinite, numbers)) or sampling.repetition_penalty <= 0:
             raise IntegrityError(
@@ -126,11 +127,3 @@ def pick(logits: npt.NDArray[np.float32], samplers: Sequence[Sampler], positions
         if sampler.shapes:
             sampler.note(token, position)
     return tokens
-
-
-def _penalties(sampling: frames.Sampling) -> tuple[float, float, float]:
-    return sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
-
-
-def _penalised(sampling: frames.Sampling) -> bool:
-    return _penalties(sampling) != (1.0, 0.0, 0.0)

@@ -22,6 +22,11 @@ Told = tuple[bytes, tuple[tuple[int, int], ...]]
 NOTHING: Told = (b"", ())
 
 
+def penalises(sampling: frames.Sampling) -> bool:
+    """Whether any penalty is asked for."""
+    return sampling.repetition_penalty != 1 or bool(sampling.presence_penalty or sampling.frequency_penalty)
+
+
 def told(sampling: frames.Sampling, prompt: Sequence[int], generated: Sequence[int]) -> Told:
     """What the last stage must be told of a sequence when it is opened, where a penalty needs it.
 
@@ -29,11 +34,10 @@ def told(sampling: frames.Sampling, prompt: Sequence[int], generated: Sequence[i
         The tokens of the prompt as a bit each, from token 0 in the highest bit of the first byte to the highest of
         them; and each token that was generated before, with its count.
     """
-    once = sampling.repetition_penalty != 1
-    if not (once or sampling.presence_penalty or sampling.frequency_penalty):
+    if not penalises(sampling):
         return NOTHING
     bits = b""
-    if once and prompt:
+    if sampling.repetition_penalty != 1 and prompt:
         there = np.zeros(max(prompt) + 1, np.bool_)
         there[list(prompt)] = True
         bits = np.packbits(there).tobytes()
