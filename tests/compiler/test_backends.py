@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
+from ruvcompile import compile as steps
 from ruvcompile.errors import InputError, UsageError
+from ruvcompile.front import read_model
+from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure import decoder as measuring
 from ruvcompile.measure.choice import each_measured, installed
+from ruvcompile.measure.nodes import measure_nodes
 from ruvcompile.plan import Plan
 from ruvcompile.plan.memory import BLOCK, SCALE_BYTES
 from ruvcompile.program import Program
@@ -21,9 +28,10 @@ from ruvcompile.tables import plan_text
 from ruvcompile.targets import load_target
 from ruvrun.costs import COSTS, CostTable, Point, dump_costs, load_costs, merge
 from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES
-from tests.compiler.builds import build, check_whole, plan
+from tests.compiler.builds import build, check_whole, options, plan
 from tests.compiler.planned import fleet, node, plan_of, table
 from tests.decoders import tiny_program
+from tests.graphs import make_model, tensor, weight
 from tests.models import write_tiny_gguf
 
 TARGET = "x86-64"
@@ -260,3 +268,50 @@ def test_a_mixed_build_is_one_manifest(model, tmp_path) -> None:
         assert [each.backends_ms for each in expected if each] == [each["backends_ms"] for each in told["stages"]]
         ids.append(manifest.id)
     assert ids[0] == ids[1]
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph with an operator in its middle that OpenVINO does not have, ``Det``."""
+    random = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("Det", ["r"], ["d"], "det"),
+        helper.make_node("MatMul", ["d", "m"], ["p"], "project"),
+        helper.make_node("Sigmoid", ["p"], ["y"], "sigmoid"),
+    ]
+    weights = [weight("w", random.standard_normal((6, 3, 3, 3))), weight("m", random.standard_normal((6, 4)))]
+    path: Path = tmp_path_factory.mktemp("graph") / "det.onnx"
+    onnx.save(make_model(nodes, [tensor("x", [2, 3, 4, 4])], [tensor("y", [2, 4])], weights), path)
+    return path
+
+
+def test_an_operator_that_one_does_not_have_stays_on_the_other(detector, tmp_path) -> None:
+    """What is around it is measured, and runs, on OpenVINO; the answers are those of the uncut graph."""
+    front, told = read_model(options(detector, tmp_path / "-", nodes="2"), Silent()), Noting()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    rows = measure_nodes(
+        front.program, front.units, front.keys, target="host", backend="openvino", threads=1, beside=1,
+        store=WeightStore(tmp_path / "store"), scratch=scratch, samples=front.samples, types=front.types,
+        progress=told, brief=True,
+    )  # fmt: skip
+    det = next(key for unit, key in zip(front.units, front.keys, strict=True) if unit.nodes == ("det",))
+    assert {row.key for row in rows.unit} == {*front.keys} - {det}
+    assert "OpenVINO cannot run det, which stay off it" in told.notes
+    assert list(scratch.iterdir()) == []
+    cheap = msgspec.structs.replace(rows, unit=[msgspec.structs.replace(row, ms=0.01) for row in rows.unit])
+    (tmp_path / "openvino.toml").write_bytes(dump_costs(cheap))
+    made = build(detector, tmp_path / "dist", nodes="3", costs=(str(tmp_path / "openvino.toml"),))
+    manifest, specs = check_whole(tmp_path / "dist")
+    held = {name: spec.backend for spec, piece in zip(specs, made["stages"], strict=True) for name in [piece["node"]]}
+    assert sorted(held.values()) == ["onnxruntime", "openvino", "openvino"]
+    assert [stage.backend for stage in manifest.stage] == ["openvino", "onnxruntime", "openvino"]
+    assert steps.verify(tmp_path / "dist" / "manifest.toml", None, Silent())["identical"] is True
+
+
+def test_who_forces_it_hears_which_operator_it_is(detector, tmp_path) -> None:
+    with pytest.raises(InputError, match="operators that OpenVINO does not have: Det") as error:
+        plan(detector, tmp_path, measured=True, nodes="1", backend="openvino")
+    assert "of one with both, what OpenVINO cannot run stays there" in (error.value.hint or "")
