@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,7 +188,7 @@ def _graph(draft: Draft, form: Form) -> Written:
     try:
         ov.Core().read_model(draft.directory / ONNX)
     except RuntimeError as error:
-        raise _cannot("has something that OpenVINO does not take", str(error)) from None
+        raise _cannot(_missing(str(error)), str(error)) from None
     options = {"INFERENCE_PRECISION_HINT": form.precision}
     return Written(ONNX, inputs, outputs, files, sheet, options=options, requires=form.requires)
 
@@ -211,12 +212,21 @@ def _compact(net: ElementTree.Element) -> None:
             element.text = None
 
 
+def _missing(said: str) -> str:
+    """What a graph has that OpenVINO does not, as far as it says so."""
+    named = re.search(r"No conversion rule found for operations: ([^\n]+)", said)
+    if named is None:
+        return "has something that OpenVINO does not take"
+    operators = ", ".join(each.rpartition("-")[0] for each in named.group(1).split(", "))
+    return f"has operators that OpenVINO does not have: {operators}"
+
+
 def _cannot(what: str, said: str = "") -> InputError:
     return InputError(
         "openvino-unsupported",
         f"this model {what}",
         context=[line for line in said.splitlines() if line.strip()][:6],
-        hint="build for a target whose back end is onnxruntime",
+        hint="build for a target that has onnxruntime: of one with both, what OpenVINO cannot run stays there",
     )
 
 
