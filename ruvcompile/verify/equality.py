@@ -27,6 +27,7 @@ from ruvcompile.verify.divergence import ROWS_AT_ONCE, Divergence
 from ruvcompile.verify.forced import WINDOW, forced_logits, in_blocks, readings
 from ruvcompile.verify.loss import sample_tokens
 from ruvcompile.verify.uncut import uncut
+from ruvrun.bundle import StageSpec
 
 TOKENS = 2048
 
@@ -35,6 +36,7 @@ LEAST_AGREEMENT, MOST_KL_FLOAT, MOST_KL = 0.995, 1e-3, 0.01
 MOST_BESIDE = 1.2
 """A pipeline of unlike back ends may have so many times the divergence of the worse of them."""
 
+_PRECISION = "INFERENCE_PRECISION_HINT"
 _WIDE = 256
 """Tokens of a call of the reference, which unpacks its weights in each."""
 
@@ -109,18 +111,13 @@ def measure(
     assert program.decoder is not None
     ids = sample_tokens(program).take(range(tokens), mode="wrap")
     window = min(WINDOW, program.decoder.context)
-    runs: dict[str, Iterable[Stage]] = {}
-    beside: dict[int, dict[str, str]] = {}
-    for number, chain in chains.items():
-        runs[f"pipeline {number}"] = chain
-        mixed = len({spec.backend for _, spec in chain}) > 1
-        beside[number] = {spec.backend: f"{spec.backend} {kv_type_of(spec)}" for _, spec in chain if mixed}
-        for _, spec in chain:
-            if (name := beside[number].get(spec.backend)) is not None and name not in runs:
-                runs[name] = uncut(program, scratch, like=spec).all()
-    found = {name: Divergence() for name in runs}
+    beside = {number: _alone(chain) for number, chain in chains.items()}
+    runs: dict[str, Iterable[Stage]] = {f"{number}": chain for number, chain in chains.items()}
+    for name, spec in {name: spec for alone in beside.values() for name, spec in alone.items()}.items():
+        runs[name] = uncut(program, scratch, like=spec).all()
     (_, any_spec), *_ = next(iter(chains.values()))
     reference = uncut(program, scratch, like=msgspec.structs.replace(any_spec, backend="reference", kv=None))
+    found = {name: Divergence() for name in runs}
     with progress.step("equality", total=tokens) as bar:
         exact = forced_logits(reference.all(), ids, readings(tokens, window, _WIDE, single=False), threads)
         others = [forced_logits(stages, ids, readings(tokens, window), threads) for stages in runs.values()]
@@ -133,11 +130,18 @@ def measure(
             number,
             tuple(spec.backend for _, spec in chain),
             _with_floats(program, chain),
-            found[f"pipeline {number}"],
-            {backend: found[name] for backend, name in beside[number].items()},
+            found[f"{number}"],
+            {spec.backend: found[name] for name, spec in beside[number].items()},
         )
         for number, chain in chains.items()
     ]
+
+
+def _alone(chain: Sequence[Stage]) -> dict[str, StageSpec]:
+    """A stage of each back end of a pipeline that mixes them, by what decides on the uncut model there."""
+    specs = [spec for _, spec in chain]
+    mixed = len({spec.backend for spec in specs}) > 1
+    return {f"{spec.backend} {kv_type_of(spec)}": spec for spec in specs if mixed}
 
 
 def _figures(found: Divergence) -> dict[str, float]:
@@ -150,7 +154,10 @@ def _figures(found: Divergence) -> dict[str, float]:
 
 
 def _with_floats(program: Program, chain: Sequence[Stage]) -> bool:
-    """Whether activations are never quantised, nor keys and values."""
+    """Whether activations are never quantised, nor keys and values, and all is computed in float32."""
     levels = (node.attributes.get("accuracy_level") for node in program.model.graph if node.op_type == "MatMulNBits")
     eight = any(level is not None and level.as_int() == 4 for level in levels)
-    return not eight and all(spec.kv is None or spec.kv.dtype == "float32" for _, spec in chain)
+    return not eight and all(
+        (spec.kv is None or spec.kv.dtype == "float32") and spec.options.get(_PRECISION, "f32") == "f32"
+        for _, spec in chain
+    )
