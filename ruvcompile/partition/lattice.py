@@ -250,8 +250,11 @@ def _levels(needs: tuple[tuple[int, ...], ...], limit: int, seed: int) -> tuple[
     owner = np.zeros(sum(not own for own in needs), np.int64)
     items = np.array([item for item, own in enumerate(needs) if not own], np.int64)
     kept, levels = [bits], list[Round]()
+    most = limit.bit_length()
     for level in range(1, count + 1):
-        # 1. One more item each; equal sets meet.
+        # 1. One more item each; equal sets meet. Items that may come next one without the other double the downsets.
+        if np.bincount(owner).max() > most:
+            return None, False
         made = sums[owner] + drawn[items]
         sums, first, target = np.unique(made, return_index=True, return_inverse=True)
         below, bits = bits, bits[owner[first]] | single[items[first]]

@@ -125,6 +125,35 @@ def test_too_many_downsets_are_contracted_and_the_bound_holds_for_all(number: in
     assert found.gap < 0.05
 
 
+def fan(width: int) -> Needs:
+    """One item, so many that read it and nothing else, and one that reads them all."""
+    return [[], *([0] for _ in range(width)), list(range(1, width + 1))]
+
+
+def fed(length: int) -> Needs:
+    """A chain of which every item also reads one that reads nothing, as graphs whose weights are made in them."""
+    needs: Needs = []
+    for place in range(length):
+        needs.append([])
+        needs.append([2 * place, 2 * place - 1] if place else [0])
+    return needs
+
+
+@pytest.mark.parametrize("needs", [fan(300), chains(60, 5), fed(121)], ids=["fan", "chains", "fed"])
+def test_a_wide_graph_of_equal_items_takes_little_memory(needs: Needs) -> None:
+    """What is put together is found by trying, and none of the tries may list more than is wanted of the lattice."""
+    task = replace(task_of(needs, 4, memory=len(needs)), kinds=(Kind(4, (1.0,) * len(needs)),))
+    tracemalloc.start()
+    found = best(task, 4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is not None
+    assert objections(task, found.stages) == []
+    assert found.bound_ms == pytest.approx(len(needs) / 4), "as if items could be divided"
+    assert 0 < found.gap < 0.2
+    assert peak < 300e6
+
+
 def test_fifty_thousand_items_take_no_table_of_all_pairs() -> None:
     """A table of all pairs would be 20 GB. Every fourth item also reads the one four before it."""
     count = 50_000
