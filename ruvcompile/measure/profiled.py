@@ -15,26 +15,14 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ruvcompile.errors import (
-    FitError,
-    InputError,
-    IntegrityError,
-    MachineError,
-    RuvError,
-    UnreachableError,
-    UsageError,
-)
+from ruvcompile.errors import MachineError, RuvError
 from ruvcompile.progress import Progress
 from ruvrun.costs import CostTable, load_costs
+from ruvrun.errors import how_it_ended, parse_error
 from ruvrun.executors.forms import CPU, VARIABLE
 
-_KINDS: dict[int, type[RuvError]] = {
-    kind.exit_code: kind for kind in (UsageError, InputError, FitError, IntegrityError, UnreachableError, MachineError)
-}
 _STEP = re.compile(r"[a-z]+ \d+/\d+")
-_ERROR = '{"error": '
 _LAST_WORDS = 12
 BRIEF_S = "2"
 
@@ -107,14 +95,11 @@ def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 def _failed(code: int, said: list[str]) -> RuvError:
     """What the process said of its end, as the error it was."""
     for line in reversed(said):
-        if line.startswith(_ERROR):
-            told: dict[str, Any] = json.loads(line)["error"]
-            kind = _KINDS.get(told["exit_code"], MachineError)
-            return kind(told["ref"], told["message"], context=told["context"], hint=told["hint"])
-    how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        if (told := parse_error(line)) is not None:
+            return told
     return MachineError(
         "profile-died",
-        f"the process that measures ended: {how}",
+        f"the process that measures ended: {how_it_ended(code)}",
         context=said,
         hint="if nobody did that, the kernel may have, for lack of memory",
     )

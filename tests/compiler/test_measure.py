@@ -52,7 +52,12 @@ def table_of(program: Program, *, beside: int = 1, overhead: bool = True, curve:
 
 
 def member(name: str, *, threads: int = 1, beside: int = 1) -> Member:
-    return Member(FleetNode(name=name, target="host", address="local"), load_target("host", None).on("onnxruntime"), threads, beside)
+    return Member(
+        FleetNode(name=name, target="host", address="local"),
+        load_target("host", None).on("onnxruntime"),
+        threads,
+        beside,
+    )
 
 
 class Measured:
@@ -136,7 +141,7 @@ def profile(directory: Path, file: Path) -> CostTable:
 @pytest.mark.parametrize(
     ("script", "how"),
     [
-        ("import os; os.kill(os.getpid(), 9)", "signal 9"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
         ("import sys; print('out of luck', file=sys.stderr); sys.exit(1)", "exit code 1"),
     ],
 )
