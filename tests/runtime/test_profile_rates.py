@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +12,26 @@ import pytest
 from onnx import numpy_helper
 
 from ruvrun.errors import InputError
+from ruvrun.executors.openvino import load_graph as openvino_graph
 from ruvrun.executors.sessions import open_session
 from ruvrun.profile import rates
 from ruvrun.profile.onnx_bytes import FLOAT, Node, Weight, model_bytes
 from ruvrun.profile.rates import Size, measure_rates
 
 TINY = Size(weights=1 << 18, width=64, rows=4, nodes=5, seconds=0.0, runs=2)
+ONE = replace(TINY, weights=1)  # a single product
 UNITS = {
     "memory_bandwidth": "B/s", "int4_matvec": "B/s", "int4_matmat": "FLOP/s", "int8_matvec": "B/s",
     "int8_matmat": "FLOP/s", "f32_matmat": "FLOP/s", "node_overhead": "s",
 }  # fmt: skip
 
 
-def test_every_figure_is_there_and_told() -> None:
+@pytest.mark.parametrize("backend", rates.RATED)
+def test_every_figure_is_there_and_told(backend: str) -> None:
     told: list[tuple[str, int, int]] = []
-    found = measure_rates("pi5", "onnxruntime", 2, size=TINY, tell=lambda *what: told.append(what))
+    found = measure_rates("pi5", backend, 2, size=TINY, tell=lambda *what: told.append(what))
     assert {rate.name: rate.unit for rate in found} == UNITS
-    assert {(rate.target, rate.backend, rate.threads) for rate in found} == {("pi5", "onnxruntime", 2)}
+    assert {(rate.target, rate.backend, rate.threads) for rate in found} == {("pi5", backend, 2)}
     assert all(rate.value > 0 and rate.spread >= 0 for rate in found)
     assert told == [("rates", number, 7) for number in range(1, 8)]
 
@@ -55,6 +60,20 @@ def test_the_quantised_model_is_as_decoders_are_and_no_weights_are_alike(tmp_pat
     ]
     assert len(set(packed)) == count
     assert stored == (tmp_path / "m.bin").stat().st_size
+
+
+def test_openvino_computes_the_same_and_folds_no_small_node_away(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+    for name, make in (("f", rates._floats), ("q", partial(rates._quantised, bits=4))):
+        (one, *_), (other, *_) = (
+            make(path=tmp_path / f"{name}.onnx", threads=1, size=ONE, backend=backend) for backend in rates.RATED
+        )
+        (wanted,), (found,) = one.run(None, {"v0": x}), other.run(None, {"v0": x})
+        np.testing.assert_allclose(found, wanted, atol=0.03 * np.abs(wanted).max())
+    spec = rates._small(tmp_path / "s.onnx", 1, TINY, "openvino")._spec
+    counted = openvino_graph(tmp_path, spec, threads=1, profile=True)
+    counted.run({"v0": np.zeros((1, 8), np.float32)})
+    assert sum(ran.kind == "Softmax" for ran in counted.kernels()) == TINY.nodes
 
 
 def test_the_float_model_computes_its_products(tmp_path: Path) -> None:

@@ -28,16 +28,22 @@ from typing import Any
 
 import numpy as np
 
+from ruvrun.bundle import StageSpec
 from ruvrun.costs import Rate
+from ruvrun.elements import Array, Value
 from ruvrun.errors import InputError
+from ruvrun.executors import load_graph
 from ruvrun.profile.conditions import Tell, silent
 from ruvrun.profile.onnx_bytes import FLOAT, MS_DOMAIN, UINT8, Node, Weight, model_bytes
 from ruvrun.scratch import scratch_folder
 
 MEMORY, OVERHEAD, FLOATS = "memory_bandwidth", "node_overhead", "f32_matmat"
 BLOCK = 32
-RATED = ("onnxruntime",)
+RATED = ("onnxruntime", "openvino")
 """Back ends that the figures are measured on."""
+
+OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "32"}
+"""Of OpenVINO: what decoders are built with, activations in 8 bits among it."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def measure_rates(target: str, backend: str, threads: int, *, size: Size = USUAL
     found: list[Rate] = []
     total = 7
     with scratch_folder("ruvrun") as folder:
-        for name, unit, value, spread in _figures(folder, threads, size):
+        for name, unit, value, spread in _figures(folder, backend, threads, size):
             found.append(
                 Rate(
                     name=name,
@@ -104,23 +110,23 @@ def read_bandwidth(threads: int, size: int, seconds: float, runs: int) -> tuple[
     return sum(part.nbytes for part in parts) / _quick(took), _spread(took)
 
 
-def _figures(folder: Path, threads: int, size: Size) -> Iterator[tuple[str, str, float, float]]:
+def _figures(folder: Path, backend: str, threads: int, size: Size) -> Iterator[tuple[str, str, float, float]]:
     yield MEMORY, "B/s", *read_bandwidth(threads, size.weights, size.seconds, size.runs)
     for bits in (4, 8):
-        session, stored, flops = _quantised(folder / f"int{bits}.onnx", bits, threads, size)
+        session, stored, flops = _quantised(folder / f"int{bits}.onnx", bits, threads, size, backend)
         took = _run_times(session, (1, size.width), size)
         yield f"int{bits}_matvec", "B/s", stored / _quick(took), _spread(took)
         took = _run_times(session, (size.rows, size.width), size)
         yield f"int{bits}_matmat", "FLOP/s", flops * size.rows / _quick(took), _spread(took)
         del session  # two sets of weights need not be in memory
-    session, flops = _floats(folder / "f32.onnx", threads, size)
+    session, flops = _floats(folder / "f32.onnx", threads, size, backend)
     took = _run_times(session, (size.rows, size.width), size)
     yield FLOATS, "FLOP/s", flops * size.rows / _quick(took), _spread(took)
-    took = _run_times(_small(folder / "small.onnx", threads, size), (1, 8), size)
+    took = _run_times(_small(folder / "small.onnx", threads, size, backend), (1, 8), size)
     yield OVERHEAD, "s", _quick(took) / size.nodes, _spread(took)
 
 
-def _quantised(path: Path, bits: int, threads: int, size: Size) -> tuple[Any, int, int]:
+def _quantised(path: Path, bits: int, threads: int, size: Size, backend: str = "onnxruntime") -> tuple[Any, int, int]:
     """A chain of quantised products; also bytes of its weights, and operations per row."""
     width = size.width
     packed, scales = width * width * bits // 8, width * (width // BLOCK) * 4
@@ -139,11 +145,11 @@ def _quantised(path: Path, bits: int, threads: int, size: Size) -> tuple[Any, in
             ):
                 weights.append(Weight(name, kind, shape, path.with_suffix(".bin").name, file.tell(), len(content)))
                 file.write(content)
-    session = _open(path, nodes, count, weights, width, threads)
+    session = _open(path, nodes, count, weights, width, threads, backend)
     return session, count * (packed + scales), 2 * count * width * width
 
 
-def _floats(path: Path, threads: int, size: Size) -> tuple[Any, int]:
+def _floats(path: Path, threads: int, size: Size, backend: str = "onnxruntime") -> tuple[Any, int]:
     """A chain of float products, and operations per row."""
     width, length = size.width, 4 * size.width**2
     count = max(1, size.weights // length)
@@ -156,20 +162,52 @@ def _floats(path: Path, threads: int, size: Size) -> tuple[Any, int]:
         Weight(f"w{number}", FLOAT, [width, width], path.with_suffix(".bin").name, number * length, length)
         for number in range(count)
     ]
-    return _open(path, nodes, count, weights, width, threads), 2 * count * width * width
+    return _open(path, nodes, count, weights, width, threads, backend), 2 * count * width * width
 
 
-def _small(path: Path, threads: int, size: Size) -> Any:
-    """A chain of sums of eight numbers."""
+def _small(path: Path, threads: int, size: Size, backend: str = "onnxruntime") -> Any:
+    """A chain of sums of eight numbers; of OpenVINO, which would make one kernel of them, of shares of eight."""
     path.with_suffix(".bin").write_bytes(np.ones(8, np.float32).tobytes())
-    nodes = [Node("Add", [f"v{number}", "one"], f"v{number + 1}") for number in range(size.nodes)]
-    weights = [Weight("one", FLOAT, [8], path.with_suffix(".bin").name, 0, 32)]
-    return _open(path, nodes, size.nodes, weights, 8, threads)
+    names = [(f"v{number}", f"v{number + 1}") for number in range(size.nodes)]
+    if backend == "openvino":
+        nodes, weights = [Node("Softmax", [one], two, attributes={"axis": 1}) for one, two in names], []
+    else:
+        nodes = [Node("Add", [one, "one"], two) for one, two in names]
+        weights = [Weight("one", FLOAT, [8], path.with_suffix(".bin").name, 0, 32)]
+    return _open(path, nodes, size.nodes, weights, 8, threads, backend)
 
 
-def _open(path: Path, nodes: Sequence[Node], count: int, weights: Sequence[Weight], width: int, threads: int) -> Any:
+class _Graph:
+    """A graph of OpenVINO, called like a session of ONNX Runtime."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        self._spec = StageSpec(
+            kind="graph",
+            backend="openvino",
+            target="",
+            model=path.name,
+            first=True,
+            last=True,
+            inputs=[],
+            outputs=[],
+            forward=[],
+            files=[],
+            options=OPTIONS,
+        )
+        self._graph = load_graph(path.parent, self._spec, threads=threads)
+
+    def run(self, _names: None, given: dict[str, Array]) -> list[Value]:
+        """All outputs."""
+        return list(self._graph.run(given).values())
+
+
+def _open(
+    path: Path, nodes: Sequence[Node], count: int, weights: Sequence[Weight], width: int, threads: int, backend: str
+) -> Any:
     shape = ("rows", width)
     path.write_bytes(model_bytes(nodes, {"v0": shape}, {f"v{count}": shape}, weights))
+    if backend == "openvino":
+        return _Graph(path, threads)
     from ruvrun.executors.sessions import open_session  # a node may have another back end alone
 
     return open_session(path, threads=threads)
