@@ -201,6 +201,7 @@ def _facts(
         scratch=scratch,
         progress=progress,
         types=front.types,
+        most_rows=options.streams or 0,  # of a step, where one stage holds the whole model
     )
     return Facts(
         front.program,
@@ -265,7 +266,7 @@ def _golden(front: Front, lowered: Lowered, progress: Progress) -> Lowered:
 
 def _loss(front: Front, parts: Parts, progress: Progress) -> dict[str, float]:
     """The quantised program against the file, measured and told; empty where nothing was quantised."""
-    if front.program is front.source:
+    if front.program.model is front.source.model:
         return {}
     loss = source_loss(front.source, parts.all(), cores(), progress)
     if not math.isfinite(loss["kl"]):
