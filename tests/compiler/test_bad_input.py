@@ -294,6 +294,7 @@ def test_only_what_works_here_is_measured_here(
         (["--prompt-tokens", "8"], "--prompt-tokens says nothing about"),
         (["--kv-type", "f32"], "--kv-type says nothing about"),
         (["--quant", "int8"], "--quant int8 says nothing about"),
+        (["--activations", "float"], "--activations says nothing about"),
         (["--simulate", "--max-tokens", "3", "--context", "9"], "--context, --max-tokens says nothing about"),
     ],
 )

@@ -61,12 +61,13 @@ def test_every_kind_has_its_own_probe_and_the_build_takes_all_tables() -> None:
     )  # fmt: skip
     fleet = Fleet(nodes, "here", path=Path("fleet.toml"))
     asked = options(
-        fleet, quant="int8", shapes={"x": (1, 3), "s": ()}, inputs=Path("in.npz"), costs=(Path("old.toml"),), stages=2,
+        fleet, quant="int8", activations="float", shapes={"x": (1, 3), "s": ()}, inputs=Path("in.npz"),
+        costs=(Path("old.toml"),), stages=2,
         context=512,
     )  # fmt: skip
     members = [member(nodes[0]), member(nodes[1], 2), member(nodes[2]), member(nodes[3], 8)]
     found = cost_hint(asked, members, table(host=False, pi5=True, x86_64=True))
-    same = "--quant int8 --inputs in.npz --shape x=1x3 --shape s=scalar"
+    same = "--quant int8 --activations float --inputs in.npz --shape x=1x3 --shape s=scalar"
     assert found == [
         f"ruvcompile probe 'my model.gguf' --target pi5 {same} -o probe-pi5",
         "scp -r probe-pi5 pi@a: && ssh pi@a ruvrun profile probe-pi5 --threads 2 -o costs-pi5.toml"
