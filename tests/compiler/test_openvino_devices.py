@@ -174,6 +174,24 @@ def test_holes_take_room_until_a_lane_is_compacted(program, folder, store, paged
     assert [lane.filled for _, lane in lanes] == [2, 2]
 
 
+@pytest.mark.parametrize("backend", FORMS)
+def test_a_sequence_may_begin_with_what_another_one_has(program, folder, store, backend) -> None:
+    """With a hole in it, too; and the other one goes on as if nothing had been taken from it."""
+    decoders = opened(written(program, (3,), folder, store, backend))
+    text = np.concatenate([IDS[1:2, :30], IDS[2:3, 30:]], axis=1).repeat(SLOTS, 0)
+    answer(decoders, [30], 1)
+    step(decoders, Span(1, 25, 5, 0), ids=np.roll(IDS, 1, axis=1))
+    wanted = step(decoders, Span(1, 25, 9, 9))
+    for decoder in decoders:
+        assert isinstance(decoder, LaneDecoder | PackedDecoder)
+        decoder.copy(1, 2, 30)
+    found = step(decoders, Span(2, 30, 4, 4), ids=text)
+    agree(step(decoders, Span(1, 25, 9, 9)), wanted)
+    other = opened(written(program, (3,), folder, store, backend))
+    step(other, Span(0, 0, 30, 0), ids=text)
+    agree(found, step(other, Span(0, 30, 4, 4), ids=text))
+
+
 def test_a_position_that_is_not_there_is_told(program, folder, store) -> None:
     (decoder,) = opened(written(program, (), folder, store, "openvino-gpu"))
     answer([decoder], [10])

@@ -131,6 +131,13 @@ class PackedDecoder:
             row += span.rows
         return found
 
+    def copy(self, source: int, target: int, count: int) -> None:
+        """See ``CopyingExecutor.copy``."""
+        if source != target:
+            for kept in self._kept.values():
+                taken = kept[:, :, source * self.context : source * self.context + count]
+                kept[:, :, target * self.context : target * self.context + count] = taken
+
     def occupy(self, slots: int, depth: int) -> None:
         """As ``OnnxDecoder.occupy``."""
         for kept in self._kept.values():
