@@ -89,10 +89,13 @@ def nucleus(weights: Weights, top_p: float) -> tuple[Ids, Weights]:
     if target == total:
         return ids, kept
     border, missing = _border(kept, target)
-    inside = kept > border
-    inside[np.flatnonzero(kept == border)[: -(-missing // border)]] = True
-    chosen = np.flatnonzero(inside)
-    return ids[chosen], kept[chosen]
+    chosen = np.flatnonzero(kept >= border)
+    best = kept[chosen]
+    surplus = np.flatnonzero(best == border)[-(-missing // border) :]
+    if surplus.size:  # several of the border's weight: the higher ids are not needed
+        chosen = np.delete(chosen, surplus)
+        best = kept[chosen]
+    return ids[chosen], best
 
 
 def _border(values: Weights, target: int) -> tuple[int, int]:
@@ -109,6 +112,8 @@ def _border(values: Weights, target: int) -> tuple[int, int]:
         else:
             target -= mass
             values = values[np.flatnonzero(~above)]
-    ordered = np.sort(values)[::-1]
-    border = int(ordered[np.searchsorted(ordered.cumsum(dtype=np.int64), target)])
-    return border, target - int(ordered[ordered > border].sum(dtype=np.int64))
+    ordered = np.sort(values)
+    upto = ordered[::-1].cumsum(dtype=np.int64)
+    border = int(ordered[-1 - int(np.searchsorted(upto, target))])
+    above = ordered.size - int(np.searchsorted(ordered, border, side="right"))
+    return border, target - (int(upto[above - 1]) if above else 0)
