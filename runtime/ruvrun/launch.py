@@ -135,7 +135,9 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
     keys = load_keys(http.api_keys) if http.api_keys else {}
     bound = listen(http.host, http.port)
     tokenizer = tokenizer_of(placement) if manifest.program.kind == "decoder" else None
-    driver = open_driver(manifest, placement.endpoints, placement.head_bundle, settings.space, on_change=_news(say))
+    driver = open_driver(
+        manifest, placement.endpoints, placement.head_bundle, settings.space, on_change=_news(say), reuse=True
+    )
     limits = Limits(http.queue, http.request_seconds)
     app = build_app(driver, tokenizer, manifest, api_keys=keys, context=settings.space.context, limits=limits)
     server = HttpServer(app, bound)

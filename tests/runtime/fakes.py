@@ -50,6 +50,7 @@ class FakeDecoder:
         self.context = context
         self.layers = range(first, last)
         self.windows: list[tuple[int, ...]] = []
+        self.copied: list[tuple[int, int, int]] = []
         self._states: list[list[list[int]]] = [[[] for _ in self.layers] for _ in range(slots)]
 
     def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -75,6 +76,12 @@ class FakeDecoder:
         if self.layers.start == 0:
             outputs["echo"] = source.copy()
         return outputs
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        assert 0 <= target < self.slots
+        assert all(len(states) >= count for states in self._states[source]), "there is not so much to copy"
+        self.copied.append((source, target, count))
+        self._states[target] = [states[:count] for states in self._states[source]]
 
     def _span(self, span: Span, values: list[int]) -> list[int]:
         assert 0 <= span.slot < self.slots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -30,8 +31,8 @@ def request(number: int, prompt: tuple[int, ...] = (1, 2, 3), max_tokens: int = 
 class Ring:
     """Stages joined by queues, which a test moves one message at a time; it checks what the engine sends."""
 
-    def __init__(self, stages: int, streams: int, *, chunk: int = 4, context: int = CONTEXT) -> None:
-        self.engine = Engine(stages=stages, context=context, streams=streams, chunk=chunk)
+    def __init__(self, stages: int, streams: int, *, chunk: int = 4, context: int = CONTEXT, reuse: int = 0) -> None:
+        self.engine = Engine(stages=stages, context=context, streams=streams, chunk=chunk, reuse=reuse)
         self.workers = fake_workers(stages, slots=streams, context=context)
         self.inboxes: list[deque[_Parcel]] = [deque() for _ in range(stages + 1)]
         self.sent: list[frames.Ring] = []
@@ -168,9 +169,11 @@ def _slots(worker: Worker) -> range:
 class AnyOrder(RuleBasedStateMachine):
     """Requests come, go and are lost at any moment, and every stage and link has its own pace."""
 
-    @initialize(stages=st.integers(1, LAYERS), streams=st.integers(1, 5), chunk=st.integers(2, 6))
-    def start(self, stages: int, streams: int, chunk: int) -> None:
-        self.ring = Ring(stages, streams, chunk=chunk)
+    @initialize(
+        stages=st.integers(1, LAYERS), streams=st.integers(1, 5), chunk=st.integers(2, 6), reuse=st.integers(0, 4)
+    )
+    def start(self, stages: int, streams: int, chunk: int, reuse: int) -> None:
+        self.ring = Ring(stages, streams, chunk=chunk, reuse=reuse)
         self.requests: list[Request] = []
         self.gone: set[int] = set()
 
@@ -232,6 +235,17 @@ class AnyOrder(RuleBasedStateMachine):
         assert opened == sorted(opened), "first come, first served"
         now = sum(message.epoch == ring.engine.epoch for box in ring.inboxes for message, _ in box)  # type: ignore[union-attr] # all have one
         assert now <= ring.engine.most_in_ring
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def ask_on(self, data: st.DataObject) -> None:
+        """A prompt that begins like one of before: with its instructions, or with all that was said."""
+        earlier = data.draw(st.sampled_from(self.requests))
+        said = (*earlier.prompt, *self.ring.answers[earlier.id])
+        new = data.draw(strategies.requests(len(self.requests), context=CONTEXT, vocab=VOCAB))
+        prompt = (*said[: data.draw(st.integers(0, len(said)))], *new.prompt)[: CONTEXT - 1]
+        self.requests.append(msgspec.structs.replace(new, prompt=prompt))
+        self.ring.add(self.requests[-1])
 
     def teardown(self) -> None:
         if not hasattr(self, "ring"):

@@ -4,8 +4,8 @@ The life of a request here:
 
 1. ``add`` checks it and puts it at the end of the queue.
 2. As soon as a slot is free, the oldest in the queue gets the lowest one.
-3. ``step`` sends an Open before its first Step, then its prompt in chunks (see ``scheduler``). The chunk with
-   the prompt's last token asks for a row.
+3. ``step`` sends an Open before its first Step, with what need not be computed of its prompt (see ``contents``), then
+   the rest in chunks (see ``scheduler``). The chunk with the prompt's last token asks for a row.
 4. ``receive`` takes the token the last stage sampled. Until then nothing that depends on it is sent.
 5. ``step`` sends that token as the sequence's next position, together with others of its group.
 6. 4 and 5 repeat until an eos token, ``max_tokens`` or the end of the context. ``cancel`` ends it earlier.
@@ -60,16 +60,19 @@ class Engine:
         streams: slots.
         chunk: tokens of a prompt per step.
         epoch: the first epoch, above any that the stages have seen.
+        reuse: positions of a block in which beginnings of prompts are known again; 0 is never. All stages can copy.
     """
 
-    def __init__(self, *, stages: int, context: int, streams: int, chunk: int = 256, epoch: int = 1) -> None:
+    def __init__(
+        self, *, stages: int, context: int, streams: int, chunk: int = 256, epoch: int = 1, reuse: int = 0
+    ) -> None:
         self.context = context
         self.window = 2 * stages
         self.most_in_ring = 3 * self.window + streams
         self.epoch = epoch
         self._stages = stages
         self._scheduler = Scheduler(stages=stages, chunk=chunk)
-        self._slots = SlotTable(streams)
+        self._slots = SlotTable(streams, reuse)
         self._waiting: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
         self._flights: deque[Flight] = deque()
@@ -188,8 +191,7 @@ class Engine:
             Who ran or waited, the oldest first, with the tokens they have: any engine can ``resume`` them.
         """
         alive = [each.afresh() for each in self._running.values()] + list(self._waiting.values())
-        for sequence in self._running.values():
-            self._slots.free(sequence.slot)
+        self._slots.forget()
         for emptied in (self._running, self._waiting, self._flights, self._outbox):
             emptied.clear()
         self.epoch += 1
@@ -229,11 +231,8 @@ class Engine:
         The tokens are marked as sent.
         """
         decode = parts[0].sequence.decoding
-        if not decode:
-            for part in parts:
-                if not part.sequence.opened:
-                    part.sequence.opened = True
-                    self._post(self._opening(part.sequence))
+        if not (decode or parts[0].sequence.opened):
+            parts = [self._open(parts[0].sequence)]
         spans: list[frames.SeqStep] = []
         ids: list[int] = []
         due: list[Sequence] = []
@@ -248,6 +247,8 @@ class Engine:
             elif sent >= len(sequence.request.prompt):  # known tokens are sent again: others' turn comes between them
                 sequence.decoding = True
                 sequence.since = self._events = self._events + 1
+        if not decode:
+            self._slots.extend(parts[0].sequence.slot, parts[0].sequence.sent)
         number = self._numbered
         self._numbered = number + 1
         self._flights.append(Flight(number, tuple(due), decode))
@@ -257,11 +258,15 @@ class Engine:
         self._outbox.append(step)
         return self._outbox.popleft()
 
-    def _opening(self, sequence: Sequence) -> frames.Open:
-        """What the last stage must know of a sequence; those that are put back have generated tokens already."""
-        request = sequence.request
-        prompt, generated = told(request.sampling, request.prompt, sequence.tokens[len(request.prompt) :])
-        return frames.Open(self.epoch, self._numbered, request.id, request.sampling, prompt, generated)
+    def _open(self, sequence: Sequence) -> Part:
+        """Announce a sequence with what is known of it: generated tokens, where it goes on; and its first chunk."""
+        request, slot = sequence.request, sequence.slot
+        source, count = self._slots.begin(slot, request.prompt)
+        sequence.opened, sequence.sent = True, count
+        known = told(request.sampling, request.prompt, sequence.tokens[len(request.prompt) :])
+        copied = (slot, source, count) if count else ()
+        self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling, *known, *copied))
+        return self._scheduler.chunk(sequence)
 
     def _post(self, message: frames.Ring) -> None:
         self._numbered += 1
@@ -279,7 +284,7 @@ class Engine:
         while self._waiting and self._slots.can_allocate():
             name = next(iter(self._waiting))
             sequence = self._waiting.pop(name)
-            sequence.slot = self._slots.allocate(name)
+            sequence.slot = self._slots.allocate(name, sequence.request.prompt)
             older_than_some = self._running and next(reversed(self._running)) > name
             self._running[name] = sequence
             if older_than_some:

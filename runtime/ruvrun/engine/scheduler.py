@@ -85,11 +85,16 @@ class Scheduler:
         if decoding and self._after_chunk:
             return []
         for sequence in running:
-            if left := sequence.prompt_left:
+            if sequence.prompt_left:
                 self._after_chunk = True
-                count = chunk_of(left, self._chunk)
-                return [Part(sequence, count, int(count == left and not sequence.resumed))]
+                return [self.chunk(sequence)]
         return []
+
+    def chunk(self, sequence: Sequence) -> Part:
+        """The next chunk of a prompt; a token is asked for behind the last, unless it is known already."""
+        left = sequence.prompt_left
+        count = chunk_of(left, self._chunk)
+        return Part(sequence, count, int(count == left and not sequence.resumed))
 
     def _group(self, decoding: list[Sequence], decode_steps: int) -> list[Part]:
         """One token of each ready member of the group whose turn it is.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -33,6 +33,8 @@ LOADERS = {
     "openvino-npu": "ruvrun.executors.openvino_npu",
     "reference": "ruvrun.executors.reference",
 }
+COPYING = frozenset({"onnxruntime", "openvino", "reference"})
+"""Back ends whose decoders are each a ``CopyingExecutor``."""
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -64,6 +66,14 @@ class DecoderExecutor(Protocol):
             The stage's outputs: cut tensors ``[tokens, ...]``, or on the last stage ``logits`` ``[rows, vocab]``
             float32, one row for each row the spans ask for, in order. Arrays are the caller's until the next call.
         """
+
+
+@runtime_checkable
+class CopyingExecutor(DecoderExecutor, Protocol):
+    """A decoder stage that can copy what it keeps, as those of the back ends in ``COPYING`` can."""
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Let slot ``target`` have the first ``count`` positions of slot ``source``, which may be the same."""
 
 
 class GraphExecutor(Protocol):
@@ -120,7 +130,9 @@ def _module(backend: str) -> Any:
 
 
 __all__ = [
+    "COPYING",
     "Array",
+    "CopyingExecutor",
     "DecoderExecutor",
     "GraphExecutor",
     "Span",

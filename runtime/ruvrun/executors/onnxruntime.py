@@ -98,6 +98,12 @@ class OnnxDecoder:
             return results[0]
         return {name: np.concatenate([result[name] for result in results]) for name in self._outputs}
 
+    def copy(self, source: int, target: int, count: int) -> None:
+        """See ``CopyingExecutor.copy``."""
+        if source != target:
+            for buffer in self._kv.values():
+                buffer[target, :, :count] = buffer[source, :, :count]
+
     def occupy(self, slots: int, depth: int) -> None:
         """Fill the first ``depth`` positions of the first ``slots`` with something, as if sequences were there.
 

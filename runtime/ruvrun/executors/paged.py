@@ -133,6 +133,13 @@ class PagedDecoder:
             found[tensor.name] = array.reshape(made, *tensor.shape[1:])[:asked]
         return found
 
+    def copy(self, source: int, target: int, count: int) -> None:
+        """See ``CopyingExecutor.copy``; of the last block it is more than that, which nobody sees."""
+        if source != target:
+            blocks = -(-count // BLOCK)
+            for pool in self._kv.values():
+                pool[self._table[target][:blocks]] = pool[self._table[source][:blocks]]
+
     def occupy(self, slots: int, depth: int) -> None:
         """As ``OnnxDecoder.occupy``."""
         for pool in self._kv.values():

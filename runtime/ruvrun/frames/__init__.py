@@ -77,7 +77,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     """Announces a sequence: what sampling needs, once, before its first step.
 
-    ``prompt`` and ``generated`` are for penalties: the tokens it has by now (``engine/sampling/history.py``).
+    ``prompt`` and ``generated`` are for penalties: the tokens it has by now (``engine/sampling/history.py``). It begins
+    in ``slot`` with the first ``count`` positions of what is in slot ``source``, where that is any.
     """
 
     epoch: int
@@ -86,6 +87,9 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     sampling: Sampling
     prompt: bytes = b""
     generated: tuple[tuple[_TokenId, int], ...] = ()
+    slot: int = -1
+    source: int = -1
+    count: int = 0
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):

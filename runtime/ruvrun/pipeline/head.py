@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ruvrun.engine import Engine
+from ruvrun.executors import COPYING
 from ruvrun.manifest import Manifest, Space
 from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.ring import Ring
 from ruvrun.pipeline.sockets import largest_part
 from ruvrun.placement import Endpoints
+
+# A whole number of the blocks that any back end keeps positions in.
+BLOCK = 32
 
 
 def open_driver(
@@ -22,6 +26,7 @@ def open_driver(
     space: Space,
     *,
     on_change: Callable[[str, str, str], None] = lambda _name, _state, _why: None,
+    reuse: bool = False,
 ) -> Driver:
     """A driver that is not started yet.
 
@@ -31,6 +36,8 @@ def open_driver(
         bundle: the bundle of the head's node, for its key.
         space: key/value space of each pipeline; every stage must have been started with the same.
         on_change: as for ``Driver``.
+        reuse: whether prompts that begin alike are computed once, where all stages can copy; not where prompts are
+            given to measure what they cost.
     """
     # Stages that outlive a head keep the epoch they have seen, so a new head begins above it.
     epoch = time.time_ns() // 1_000_000
@@ -38,7 +45,16 @@ def open_driver(
     for pipeline in manifest.pipeline:
         stages = len(pipeline.stages)
         if manifest.program.kind == "decoder":
-            work.append(Engine(stages=stages, context=space.context, streams=space.streams, epoch=epoch))
+            copies = reuse and all(manifest.stage[placed.stage].backend in COPYING for placed in pipeline.stages)
+            work.append(
+                Engine(
+                    stages=stages,
+                    context=space.context,
+                    streams=space.streams,
+                    epoch=epoch,
+                    reuse=BLOCK if copies else 0,
+                )
+            )
         else:
             work.append(Calls(stages=stages, epoch=epoch, largest=largest_part(manifest)))
     return Driver(manifest, Ring(manifest, endpoints, bundle), *work, on_change=on_change)

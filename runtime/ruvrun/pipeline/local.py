@@ -29,13 +29,17 @@ class LocalPipeline:
         context: positions per slot, for decoders.
         streams: slots, for decoders.
         chunk: tokens of a prompt per step.
+        reuse: as for ``Engine``.
     """
 
-    def __init__(self, workers: Sequence[Worker], context: int = 0, streams: int = 0, chunk: int = 256) -> None:
+    def __init__(
+        self, workers: Sequence[Worker], context: int = 0, streams: int = 0, chunk: int = 256, reuse: int = 0
+    ) -> None:
         self.workers = tuple(workers)
         self.context = context
         self.streams = streams
         self.chunk = chunk
+        self.reuse = reuse
         self._epoch = 0
 
     def generate(self, requests: Iterable[Request]) -> dict[int, list[int]]:
@@ -53,6 +57,7 @@ class LocalPipeline:
             streams=self.streams,
             chunk=self.chunk,
             epoch=self._epoch,
+            reuse=self.reuse,
         )
         answers: dict[int, list[int]] = {}
         for request in requests:

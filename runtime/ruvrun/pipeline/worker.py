@@ -38,7 +38,7 @@ from ruvrun import frames
 from ruvrun.bundle import StageSpec
 from ruvrun.engine.sampling import Sampler, pick, score
 from ruvrun.errors import InputError, IntegrityError
-from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, Span
+from ruvrun.executors import Array, CopyingExecutor, DecoderExecutor, GraphExecutor, Span
 from ruvrun.manifest import Tensor
 from ruvrun.pipeline.calls import too_large
 from ruvrun.pipeline.meter import Meter
@@ -82,6 +82,8 @@ class Worker:
         self.meter = Meter(clock)
         self._executor = executor
         self._open: dict[int, _Opened] = {}
+        # How many positions of a slot were computed for a sequence that is closed.
+        self._left: dict[int, int] = {}
         self._epoch = 0
         self._next = 0
         self._failed = False
@@ -127,6 +129,7 @@ class Worker:
         """A higher epoch than before starts from nothing."""
         self._epoch, self._next, self._failed = epoch, 0, False
         self._open.clear()
+        self._left.clear()
 
     def _note(self, message: frames.Open | frames.Close) -> Result | None:
         match message:
@@ -135,10 +138,17 @@ class Worker:
                     raise _fault(f"sequence {message.id} is opened twice")
                 if len(self._open) >= cast(DecoderExecutor, self._executor).slots:
                     raise _fault(f"sequence {message.id} is opened, and every slot has one that is not closed")
-                self._open[message.id] = _Opened(self._sampler(message) if self.spec.last else None)
+                opened = _Opened(self._sampler(message) if self.spec.last else None)
+                if message.count:
+                    self._copy(message)
+                    opened.slot, opened.reached = message.slot, message.count
+                self._open[message.id] = opened
             case frames.Close() if self.spec.kind == "decoder":
-                if self._open.pop(message.id, None) is None:
+                closed = self._open.pop(message.id, None)
+                if closed is None:
                     raise _fault(f"sequence {message.id} is closed but was not open")
+                if closed.slot is not None:
+                    self._left[closed.slot] = closed.reached
             case _:
                 raise self._misplaced(message)
         return None if self.spec.last else (message, {})
@@ -192,6 +202,17 @@ class Worker:
         if why := too_large(forward, self._largest):
             return frames.Run(message.epoch, message.step, message.id, why), {}
         return message, forward
+
+    def _copy(self, message: frames.Open) -> None:
+        """Begin a sequence with what another one, open or closed, has in its slot."""
+        executor = self._executor
+        if not isinstance(executor, CopyingExecutor):
+            raise _fault(f"sequence {message.id} shall begin with a copy, which {self.spec.backend} does not make")
+        held = {each.slot: each.reached for each in self._open.values() if each.slot is not None}
+        reached = held.get(message.source, self._left.get(message.source, 0))
+        if message.slot in held or not (0 <= message.slot < executor.slots and 0 < message.count <= reached):
+            raise _fault(f"sequence {message.id} shall begin with what is not there, or where another one is")
+        executor.copy(message.source, message.slot, message.count)
 
     def _sampler(self, message: frames.Open) -> Sampler:
         return Sampler(message.sampling, self.spec.vocab or sys.maxsize, message.prompt, message.generated)
