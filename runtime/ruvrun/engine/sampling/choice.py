@@ -115,5 +115,5 @@ def _border(values: Weights, target: int) -> tuple[int, int]:
     ordered = np.sort(values)
     upto = ordered[::-1].cumsum(dtype=np.int64)
     border = int(ordered[-1 - int(np.searchsorted(upto, target))])
-    above = ordered.size - int(np.searchsorted(ordered, border, side="right"))
-    return border, target - (int(upto[above - 1]) if above else 0)
+    better = ordered.size - int(np.searchsorted(ordered, border, side="right"))
+    return border, target - (int(upto[better - 1]) if better else 0)
