@@ -201,6 +201,7 @@ def _facts(
         scratch=scratch,
         progress=progress,
         types=front.types,
+        most_rows=options.streams or 0,  # of a step, where one stage holds the whole model
     )
     return Facts(
         front.program,

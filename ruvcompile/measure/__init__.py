@@ -38,6 +38,7 @@ def measure(
     samples: Mapping[str, Array],
     types: Mapping[str, Type],
     progress: Progress,
+    most_rows: int = 0,
     beyond: CostTable | None = None,
 ) -> CostTable:
     """The cost rows of all ``units`` on this machine, one per distinct key, and what a step costs beside them.
@@ -51,6 +52,7 @@ def measure(
         kv_type: of a decoder's keys and values.
         store, scratch: where what is run is written.
         samples, types: inputs to run a graph with, and its types as observed; not used for decoders.
+        most_rows: of a decoder's largest step, where they are more than are measured anyway.
         beyond: what was measured with the machine's first back end, where this is another. What a process does beside
             the back end's work is then taken from there, but for the bytes that it takes.
     """
@@ -72,6 +74,7 @@ def measure(
             store=store,
             scratch=scratch,
             progress=progress,
+            rows=most_rows,
             brief=beyond is not None,
         )
     else:

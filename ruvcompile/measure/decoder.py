@@ -41,6 +41,7 @@ def measure_decoder(
     scratch: Path,
     progress: Progress,
     kv_type: str = "f32",
+    rows: int = 0,
     brief: bool = False,
 ) -> CostTable:
     """A row for every distinct key, and the overhead, as rows of ``target``; ``brief``: as ``profile_stage``."""
@@ -59,6 +60,7 @@ def measure_decoder(
             beside=beside,
             model=program.name,
             progress=progress,
+            rows=rows,
             brief=brief,
             elsewhere=target == HOST,
         )

@@ -35,12 +35,16 @@ def measure_fleet(
     scratch: Path,
     progress: Progress,
     types: Mapping[str, Type] | None = None,
+    most_rows: int = 0,
 ) -> CostTable:
     """A row for every unit on every member's target and threads, measured in its company, and the overheads.
 
     What else is known of machines and links stays, too. Rows of a target that is not this machine are taken from
     ``known``; where they are missing this machine is measured, with as many threads as it has of those asked for, and
     its rows are scaled.
+
+    Args:
+        most_rows: of a decoder's largest step, where they are more than are measured anyway.
     """
     kinds = dict.fromkeys((member.target, member.threads, member.beside, member.node.local) for member in members)
     used = [CostTable(provenance=known.provenance, stage=known.stage, link=known.link, rate=known.rate)]
@@ -66,6 +70,7 @@ def measure_fleet(
             samples=samples,
             types=types or {},
             progress=progress,
+            most_rows=most_rows,
         )
         measured = each_measured(target, run, progress)
         if here:

@@ -35,6 +35,7 @@ def profile_stage(
     beside: int,
     model: str,
     progress: Progress,
+    rows: int = 0,
     brief: bool = False,
     elsewhere: bool = False,
 ) -> CostTable:
@@ -47,6 +48,7 @@ def profile_stage(
         beside: how many such stages work at the same time, this one included.
         model: name of the program.
         progress: gets what is worth a person's attention.
+        rows: of a decoder's largest step, where they are more than are measured anyway.
         brief: as for a second back end (``ruvrun.profile.conditions``): overheads tell the bytes of a process alone.
         elsewhere: it is for another machine, so one for a GPU or an NPU is run on the CPU, whatever is here.
 
@@ -57,6 +59,7 @@ def profile_stage(
         *(("env", f"{VARIABLE}={CPU}") if elsewhere else ()),
         *(sys.executable, "-P", "-m", "ruvrun", "profile", str(directory), "--role", "child", "--json", "-q"),
         *("--threads", str(threads), "--beside", str(beside), "--model", model, "-o", str(file)),
+        *(("--rows", str(rows)) if rows else ()),
         *(("--brief", "--seconds", BRIEF_S) if brief else ()),
     ]
     file.unlink(missing_ok=True)

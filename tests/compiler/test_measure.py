@@ -66,18 +66,20 @@ class Measured:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.asked: list[tuple[int, int]] = []
+        self.rows: list[int] = []
 
-    def __call__(self, directory: Path, _file: Path, *, threads: int, beside: int, **_: Any) -> CostTable:
+    def __call__(self, directory: Path, _file: Path, *, threads: int, beside: int, rows: int, **_: Any) -> CostTable:
         assert (directory / "units.toml").is_file()
+        self.rows.append(rows)
         self.asked.append((threads, beside))
         return msgspec.structs.replace(table_of(self.program, beside=beside), provenance=[HERE])
 
 
-def fleet(program: Program, known: CostTable, members: list[Member], folder: Path) -> CostTable:
+def fleet(program: Program, known: CostTable, members: list[Member], folder: Path, **more: int) -> CostTable:
     units = program_units(program)
     return measure_fleet(
         program, units, keys_of(program), known, members, {},
-        store=WeightStore(folder / "store"), scratch=folder / "scratch", progress=Silent(),
+        store=WeightStore(folder / "store"), scratch=folder / "scratch", progress=Silent(), **more,
     )  # fmt: skip
 
 
@@ -90,6 +92,13 @@ def test_every_kind_of_member_is_measured_in_its_company(program, tmp_path, monk
     assert {(row.beside, row.ms) for row in found.unit} == {(2, 3.0), (1, 2.0)}
     assert {(row.beside, row.stage_ms) for row in found.overhead} == {(2, 2.0), (1, 1.0)}
     assert list((tmp_path / "scratch").iterdir()) == [], "what was run is gone"
+
+
+def test_as_many_rows_are_measured_as_steps_will_have(program, tmp_path, monkeypatch) -> None:
+    command = Measured(program)
+    monkeypatch.setattr(measuring, "profile_stage", command)
+    fleet(program, CostTable(), [member("a")], tmp_path, most_rows=32)
+    assert command.rows == [32]
 
 
 def test_a_complete_table_measures_nothing(program, tmp_path, monkeypatch) -> None:

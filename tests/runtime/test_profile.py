@@ -45,7 +45,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def measured(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[CostTable, dict[str, Any], str]:
     output = tmp_path_factory.mktemp("table") / "costs.toml"
-    code, told, said = run(bundle, "-o", output, "--beside", "2", *QUICK)
+    code, told, said = run(bundle, "-o", output, "--beside", "2", "--rows", "12", *QUICK)
     assert code == 0, told
     assert [path.name for path in output.parent.iterdir()] == ["costs.toml"]
     return load_costs(output), told, said
@@ -55,6 +55,7 @@ def test_a_table_holds_units_overhead_and_where_they_are_from(measured: tuple[Co
     table, told, _ = measured
     assert sorted(row.label for row in table.unit) == ["embed", "head", "layers.*.attn", "layers.*.mlp"]
     assert all((row.target, row.threads, row.beside) == ("host", 1, 2) for row in table.unit)
+    assert {max(point.rows for point in row.curve) for row in table.unit} == {16}, "as many as were asked for"
     assert all(row.weight_bytes / 2 < row.resident_bytes <= 2 * row.weight_bytes for row in table.unit)
     (overhead,) = table.overhead
     assert (overhead.kind, overhead.target, overhead.threads, overhead.beside) == ("decoder", "host", 1, 2)

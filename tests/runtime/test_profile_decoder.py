@@ -45,6 +45,17 @@ def test_every_place_is_within_the_context(context: int) -> None:
     assert {place.rows for place in where.places} == {1, 2, 4, 8}
 
 
+@pytest.mark.parametrize(
+    ("asked", "measured"), [(0, [1, 2, 4, 8]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8, 16]), (40, [1, 2, 4, 8, 16, 32])]
+)
+def test_steps_are_measured_with_as_many_rows_as_there_will_be(asked: int, measured: list[int]) -> None:
+    where = ground(spec_of(2, 2, 16), 4096, asked)
+    for depth in {place.depth for place in where.places if place.tokens == 1}:
+        assert [place.rows for place in where.places if (place.tokens, place.depth) == (1, depth)] == measured
+    assert where.slots == measured[-1]
+    assert {place.rows for place in where.places if place.tokens > 1} == {1}
+
+
 def test_a_large_state_is_measured_with_less_of_it() -> None:
     """Eight sequences of 1,024 tokens of a model without grouped heads would be gigabytes."""
     spec = spec_of(16, 64, 128)

@@ -32,6 +32,7 @@ WIDTH = 30
 )
 @click.option("--beside", type=COUNT, default=1, show_default=True, help="Stages that work here at the same time.")
 @click.option("--cpus", help='Cores of this stage and of those beside it, for example "0;1" or "0,1;2,3".')
+@click.option("--rows", type=COUNT, default=8, show_default=True, help="Sequences of the largest step: up to 32.")
 @click.option("--seconds", type=Real(min=0, min_open=True), help="At most, of repeating.  [default: 4]")
 @click.option("--node", help="Which node this machine is, where several bundles lie beside the manifest.")
 @click.option("--peer", help="Measure the link to this node instead: its name or host; it must run with --answer.")
@@ -99,7 +100,8 @@ def _units(path: Path, node: str | None, rest: dict[str, Any]) -> tuple[CostTabl
         told = f"--threads {rest['threads']} is more than the {machine.cores()} cores that may be used here"
         raise UsageError("threads-over-cores", told, hint="threads without a core wait for one another")
     threads = rest["threads"] or (len(cpus[0]) if cpus else usual_threads)
-    conditions = Conditions(threads, rest["beside"], cpus, rest["seconds"] or Conditions.seconds, brief=rest["brief"])
+    seconds = rest["seconds"] or Conditions.seconds
+    conditions = Conditions(threads, rest["beside"], cpus, seconds, rows=rest["rows"], brief=rest["brief"])
     if not rest["threads"]:
         say(f"--threads {threads} (default)")
     with segments(path, node) as (name, stages), _progress(rest["role"] == "child") as tell:

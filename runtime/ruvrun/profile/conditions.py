@@ -24,6 +24,7 @@ class Conditions:
         seconds: after so long a measurement whose spread is still too large ends all the same.
         rough: what the error of a median may be, relative to it, before a measurement may end.
         fine: what it may be in any case, in ms.
+        rows: of the largest step there will be, where it is more than is measured anyway.
         brief: for a second back end of a machine whose first one is measured: no ring of processes, as what a step
             costs beside its units is the same; and one load, where counting the time of kernels costs next to nothing.
     """
@@ -35,3 +36,4 @@ class Conditions:
     rough: float = 0.01
     fine: float = 0.005
     brief: bool = False
+    rows: int = 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from ruvrun.bundle import StageSpec
 from ruvrun.executors import Span
 
 ROWS = (1, 2, 4, 8)
+MORE_ROWS = (16, 32)
+"""Where steps will be of more rows than those: so many are needed for each, and few have them."""
 DEPTHS = (16, 256, 1024)
 CHUNKS = (32, 128, 256)
 STATE_BYTES = 768 << 20
@@ -44,10 +47,15 @@ class Ground(NamedTuple):
         return max(place.depth for place in self.places)
 
 
-def ground(spec: StageSpec, context: int) -> Ground:
-    """The places at which a stage of a model with so many positions is measured; less of all where they are few."""
+def ground(spec: StageSpec, context: int, rows: int = 0) -> Ground:
+    """The places at which a stage of a model with so many positions is measured; less of all where they are few.
+
+    Args:
+        rows: of the largest step there will be, where it is more than is measured anyway.
+    """
     per_token = spec.kv.bytes_per_token if spec.kv is not None else 0
-    slots = ROWS[-1] if not spec.exported else 2
+    wanted = [*ROWS, *(more for last, more in pairwise((ROWS[-1], *MORE_ROWS)) if rows > last)]
+    slots = wanted[-1] if not spec.exported else 2
     while slots > 1 and per_token * slots * DEPTHS[0] > STATE_BYTES:
         slots //= 2
     most = min(context - 1, STATE_BYTES // max(1, per_token * slots) - _SPARE)
@@ -55,7 +63,7 @@ def ground(spec: StageSpec, context: int) -> Ground:
     usual = max(0, min(DEPTHS[1], context // 2, most))
     depths = sorted({min(DEPTHS[0], usual), usual, max(usual, min(DEPTHS[2], most))})
     chunks = sorted({max(2, min(chunk, context)) for chunk in CHUNKS}) if context > 1 else []
-    steps = [Place(rows, 1, depth) for depth in depths for rows in ROWS if rows <= slots]
+    steps = [Place(rows, 1, depth) for depth in depths for rows in wanted if rows <= slots]
     prompts = [Place(1, chunk, 0) for chunk in chunks]
     late = min(depths[-1], context - chunks[0]) if chunks else 0
     if late > 0:

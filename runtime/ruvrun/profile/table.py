@@ -170,7 +170,7 @@ def _measure(
         back_end(spec)
         overhead = _of_process(spec, conditions, machine.peak_bytes()) if conditions.brief else overhead
         return graph.measure_graph(directory, spec, sheet, conditions, tell), overhead
-    where = ground(spec, sheet.context)
+    where = ground(spec, sheet.context, conditions.rows)
     held = [decoder.load(directory, spec, where, conditions.threads, counting=conditions.brief)]
     ready()
     bare, grown = held[0].bare, held[0].grown
