@@ -132,6 +132,7 @@ def _program(contents: Contents) -> ProgramEntry:
         architecture=decoder.architecture if decoder else "",
         quant=contents.quant,
         activations=contents.activations,
+        precision=program.precision,
         inputs=ports(graph.inputs),
         outputs=ports(graph.outputs),
         vocab=decoder.vocab if decoder else 0,

@@ -23,6 +23,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "quant": ("auto", "none", "fp16", "int8", "int4", "int2"),
     "activations": ("int8", "float"),
     "kv_type": ("f32", "f16", "u8"),
+    "precision": ("f32", "bf16"),
     "backend": ("auto", "onnxruntime", "openvino"),
     "objective": ("throughput", "latency"),
 }
@@ -39,8 +40,8 @@ DEFAULTS: Mapping[str, Any] = {
 OF_DECODERS = ("prompt-tokens", "activations")
 
 PLAIN = (
-    *("stages", "replicas", "quant", "activations", "kv_type", "backend", "context", "streams", "prompt_tokens"),
-    *("objective", "name", "users", "max_tokens"),
+    *("stages", "replicas", "quant", "activations", "kv_type", "precision", "backend", "context", "streams"),
+    *("prompt_tokens", "objective", "name", "users", "max_tokens"),
 )
 """Options that are taken as they come."""
 
@@ -52,11 +53,11 @@ _LONGEST_NAME = 200
 class Options:
     """All options of ``build`` and ``plan``.
 
-    ``context``, ``streams``, ``kv_type``, ``backend``, ``stages``, ``replicas`` and ``name`` are None where they follow
-    from the model, the target or the plan. ``shapes`` maps an input's name to the sizes that were given for
-    it; ``keys`` is the directory of the fleet's keys. ``simulate`` is asked of ``plan`` alone, for ``users`` at once
-    and answers of ``max_tokens`` (None: as the simulation assumes). ``defaults`` holds (name, shown value) of every
-    default that was applied here.
+    ``context``, ``streams``, ``kv_type``, ``precision``, ``backend``, ``stages``, ``replicas`` and ``name`` are None
+    where they follow from the model, the target or the plan. ``shapes`` maps an input's name to the sizes that were
+    given for it; ``keys`` is the directory of the fleet's keys. ``simulate`` is asked of ``plan`` alone, for ``users``
+    at once and answers of ``max_tokens`` (None: as the simulation assumes). ``defaults`` holds (name, shown value) of
+    every default that was applied here.
     """
 
     model: Path
@@ -67,6 +68,7 @@ class Options:
     quant: str = "auto"
     activations: str = "int8"
     kv_type: str | None = None
+    precision: str | None = None
     backend: str | None = None
     context: int | None = None
     streams: int | None = None
@@ -183,7 +185,7 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
 NAMES = (
     *("model", "target", "nodes", "fleet", "stages", "replicas", "cut", "quant", "kv_type", "context", "streams"),
     *("prompt_tokens", "objective", "inputs", "shape", "costs", "name", "new_keys", "output", "targets_dir"),
-    *("activations", "backend", "simulate", "users", "max_tokens", *LATER),
+    *("activations", "precision", "backend", "simulate", "users", "max_tokens", *LATER),
 )
 
 
@@ -191,7 +193,7 @@ NAMES = (
 _TEXT, _TEXTS = (str,), (str, list)
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "target", "fleet", "quant", "kv_type", "objective", "inputs", "name"), _TEXT),
-    **dict.fromkeys(("output", "targets_dir", "activations", "backend"), _TEXT),
+    **dict.fromkeys(("output", "targets_dir", "activations", "precision", "backend"), _TEXT),
     **dict.fromkeys(("cut", "costs"), _TEXTS),
     "nodes": (int, *_TEXTS),
     "shape": (dict, *_TEXTS),

@@ -76,7 +76,8 @@ class Program:
 
     ``head_files`` is what the head process needs to turn text into tokens and back, by file name:
     ``tokenizer.json`` (the tokenizers library's format) and ``chat.json`` (see ``ruvrun.tokenizer.Chat``).
-    ``decoder`` is None for any other graph. ``notes`` are sentences that the user is told when it is built.
+    ``decoder`` is None for any other graph. ``precision``, ``f32`` or ``bf16``, is of the numbers that are computed
+    with. ``notes`` are sentences that the user is told when it is built.
     """
 
     name: str
@@ -85,3 +86,4 @@ class Program:
     decoder: Decoder | None
     head_files: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    precision: str = "f32"

@@ -35,6 +35,9 @@ BACKENDS: Mapping[str, tuple[str, ...]] = {
 }
 """Back ends, and the types of keys and values that each of them has."""
 
+PRECISIONS: Mapping[str, tuple[str, ...]] = {"openvino": ("f32", "bf16")}
+"""Back ends that compute with other numbers than those of 32 bits when they are asked to."""
+
 BACKEND_NAMES = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
@@ -181,8 +184,22 @@ def fleet_targets(options: Options) -> dict[str, Target]:
     found = {}
     for name, target in targets.items():
         backends = target.backends if options.backend in (None, "auto") else (options.backend,)
-        found[name] = _with_kv_type(replace(target, backends=backends), options.kv_type)
+        found[name] = _with_kv_type(_with_precision(target, backends, options.precision or "f32"), options.kv_type)
     return found
+
+
+def _with_precision(target: Target, backends: tuple[str, ...], asked: str) -> Target:
+    """The target with those of these back ends that compute with numbers of that precision.
+
+    Raises:
+        UsageError: none of them does.
+    """
+    able = tuple(backend for backend in backends if asked in PRECISIONS.get(backend, ("f32",)))
+    if not able:
+        what = f"target {target.name} has no --precision {asked} on {', '.join(backends)}"
+        raise UsageError("precision-unsupported", what, hint="it has: f32")
+    # With 16 bits, attention has keys and values of eight, and no others.
+    return replace(target, backends=able, kv_types=target.kv_types if asked == "f32" else ("u8",))
 
 
 def _with_kv_type(target: Target, asked: str | None) -> Target:
@@ -193,7 +210,7 @@ def _with_kv_type(target: Target, asked: str | None) -> Target:
     """
     wanted = asked or target.kv_type
     backends = tuple(backend for backend in target.backends if wanted in BACKENDS[backend])
-    if not backends:
+    if not backends or wanted not in target.kv_types:
         names = ", ".join(target.backends)
         hint = f"it has: {', '.join(kind for kind in target.kv_types if kind in BACKENDS[target.backend])}"
         raise UsageError("kv-type-unsupported", f"{names} has no --kv-type {wanted}", hint=hint)

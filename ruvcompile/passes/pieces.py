@@ -65,7 +65,9 @@ def unit_keys(program: Program, parts: Sequence[Unit], types: Mapping[str, Type]
         types: as observed, for values whose shapes the graph leaves open: another size is another computation.
     """
     owner = {name: number for number, part in enumerate(parts) for name in part.nodes}
-    contents: list[list[object]] = [[] for _ in parts]
+    # What it is computed with, where that is not what every table before this was measured with.
+    begin = [] if program.precision == "f32" else [program.precision]
+    contents: list[list[object]] = [[*begin] for _ in parts]
     digests = {function: _digest(function) for function in program.model.functions.values()}
     for node in program.model.graph:
         for inner in all_nodes([node]):

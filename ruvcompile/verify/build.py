@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def compare(
     with progress.step("load"):
         source = _read_source(manifest_path, manifest.program, model, read)
         program = quantise(source, manifest.program.quant, accuracy=ACCURACY[manifest.program.activations])
+        program = replace(program, precision=manifest.program.precision)
     if program.decoder is None:
         with progress.step("compare"):
             return _graph(program, manifest.program, [*chains.values()])
@@ -71,7 +73,8 @@ def compare(
         if tokens and not program.decoder.exported:
             found = measure(program, chains, tokens, directory, threads, progress)
             record(manifest_path, found)
-    loss = source_loss(source, next(iter(chains.values())), threads, progress) if program is not source else None
+    quantised = program.model is not source.model
+    loss = source_loss(source, next(iter(chains.values())), threads, progress) if quantised else None
     result = {"identical": same.same, "max_abs_diff": None, "tokens": same.tokens, "cases": same.cases}
     return result | {"vs_source": loss, **_equality(found)}
 

@@ -11,19 +11,24 @@ from onnx import helper
 
 from ruvcompile import compile as steps
 from ruvcompile.errors import InputError, UsageError
+from ruvcompile.front import read_model
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.progress import Silent
 from ruvcompile.samples.written import write_inputs
+from ruvrun.bench import GREEDY
 from ruvrun.bundle import load_spec
-from ruvrun.executors import load_graph
+from ruvrun.engine import Request
+from ruvrun.executors import load_decoder, load_graph
+from ruvrun.pipeline.local import LocalPipeline
+from ruvrun.pipeline.worker import Worker
 from ruvrun.profile import decoder
 from ruvrun.profile.conditions import Conditions
 from ruvrun.profile.places import ground
 from ruvrun.profile.sheet import load_sheet
-from ruvrun.profile.table import Segment, profile
+from ruvrun.profile.table import Segment, profile, segments
 from tests.compiler.builds import build, check_whole, options
 from tests.decoders import tiny_program
 from tests.graphs import make_model, program_of, tensor, weight
@@ -55,16 +60,60 @@ def test_a_build_is_the_uncut_model(built) -> None:
     assert found["tokens"] > 100
 
 
+def test_precision_and_the_type_of_keys_and_values_are_the_manifests(built, tmp_path) -> None:
+    """Nothing is left to the default of the machine, which here would be numbers of 16 bits."""
+    build(built / "tiny.gguf", tmp_path / "dist", fleet=str(built / "fleet.toml"), stages=2, precision="bf16")
+    manifest, specs = check_whole(tmp_path / "dist")
+    assert manifest.program.precision == "bf16"
+    assert {spec.options["INFERENCE_PRECISION_HINT"] for spec in specs} == {"bf16"}
+    assert {spec.options["KV_CACHE_PRECISION"] for spec in specs} == {"u8"}
+    plain, _ = check_whole(built / "dist")
+    assert plain.program.precision == "f32"
+    assert manifest.id != plain.id
+
+
+@pytest.mark.parametrize("kv_type", ["u8", "f32"])
+def test_the_tokens_are_the_uncut_models_whatever_the_cut_the_chunks_and_the_company(kv_type, tmp_path) -> None:
+    """Law 1, through the engine: answers of several requests together, prompts in chunks of other sizes."""
+    program, store = tiny_program(tmp_path, layers=2, ffn=128), WeightStore(tmp_path / "w")
+    random = np.random.default_rng(3)
+    requests = [
+        Request(number, tuple(random.integers(3, 300, length).tolist()), 12, GREEDY, frozenset())
+        for number, length in enumerate((1, 2, 17, 33, 40))
+    ]
+
+    def pipeline(cuts: tuple[int, ...], streams: int, chunk: int) -> LocalPipeline:
+        workers = []
+        for number, piece in enumerate(pieces(program, program_units(program), cuts)):
+            path = tmp_path / f"{'-'.join(map(str, cuts))}.{number}"
+            spec = write_stage(program, piece, path, store, backend="openvino", target="intel-cpu", kv_type=kv_type)
+            workers.append(Worker(load_decoder(path, spec, context=64, slots=streams, threads=1), spec))
+        return LocalPipeline(workers, 64, streams, chunk)
+
+    whole = pipeline((), 1, 64)
+    alone = {request.id: whole.generate([request])[request.id] for request in requests}
+    assert len({tuple(tokens) for tokens in alone.values()}) > 1
+    for cuts, streams, chunk in (((), 5, 8), ((3,), 2, 64), ((2, 5), 5, 16)):
+        assert pipeline(cuts, streams, chunk).generate(requests) == alone, (cuts, streams, chunk)
+
+
 def test_a_key_value_type_the_target_has_not_is_refused(built, tmp_path) -> None:
     with pytest.raises(UsageError, match="target pi5 has no --kv-type u8"):
         steps.plan(options(built / "tiny.gguf", tmp_path, target="pi5", kv_type="u8"), Silent())
 
 
-def test_there_is_no_probe_yet(built, tmp_path) -> None:
-    asked = options(built / "tiny.gguf", tmp_path / "probe", target="intel-cpu", nodes="1")
-    with pytest.raises(InputError) as error:
-        steps.probe(asked, Silent())
-    assert error.value.ref == "probe-unsupported"
+def test_a_probe_is_small_and_measured_as_the_model_is(built, tmp_path) -> None:
+    """Weights that OpenVINO leaves as they are, are drawn where the probe is measured, and none is the model's."""
+    write_tiny_gguf(tmp_path / "wide.gguf", layers=2, hidden=256, ffn=1024)
+    asked = options(tmp_path / "wide.gguf", tmp_path / "probe", target="intel-cpu", nodes="1")
+    made = steps.probe(asked, Silent())
+    assert (made["backend"], made["target"]) == ("openvino", "intel-cpu")
+    assert made["drawn_bytes"] > 2 * made["bytes"]
+    with segments(tmp_path / "probe") as (_, stages):
+        found = profile(stages, Conditions(threads=1, seconds=0.1, brief=True)).table
+    front = read_model(options(tmp_path / "wide.gguf", tmp_path / "-", target="intel-cpu", nodes="1"), Silent())
+    assert {row.key for row in found.unit} == set(front.keys)
+    assert {(row.backend, row.target) for row in found.unit} == {("openvino", "intel-cpu")}
 
 
 def test_without_openvino_one_sentence_says_so(tmp_path, monkeypatch) -> None:

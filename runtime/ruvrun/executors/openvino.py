@@ -23,11 +23,12 @@ import openvino as ov
 
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
-from ruvrun.errors import InputError, did_you_mean
+from ruvrun.errors import InputError, MachineError, did_you_mean
 from ruvrun.executors.attention import put_back
+from ruvrun.executors.devices import require
 from ruvrun.executors.intermediate import loading, map_stage
 from ruvrun.executors.kernels import Ran, kernels
-from ruvrun.executors.paged import PagedDecoder
+from ruvrun.executors.paged import TYPES, PagedDecoder, is_cache
 from ruvrun.executors.pages import use_huge_pages
 
 OPTIONS = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "KEY_CACHE_QUANT_MODE", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
@@ -88,17 +89,46 @@ def open_decoder(
 ) -> PagedDecoder:
     """Load a decoder stage, cold; with ``profile`` it keeps the time of every kernel (``PagedDecoder.kernels``)."""
     core, settings = ov.Core(), _settings(spec, threads, profile=profile)
+    require(core, spec)
     with loading(spec):
         model, constants = map_stage(core, directory, spec)
         if spec.kv is not None and spec.kv.layers:
             put_back(model, spec.kv)
-        compiled = core.compile_model(model, DEVICE, settings)
+        compiled = _compile(core, model, spec, settings)
     return PagedDecoder(compiled, spec, context=context, slots=slots, constants=constants)
+
+
+def _compile(core: Any, model: Any, spec: StageSpec, settings: Mapping[str, Any]) -> Any:
+    """Compile a decoder; what it keeps must be of the type that the bundle says, whatever this machine would rather.
+
+    Raises:
+        MachineError: ``kv-type-refused``.
+    """
+    told, why = spec.options.get("KV_CACHE_PRECISION", ""), ""
+    try:
+        compiled = core.compile_model(model, DEVICE, settings)
+    except RuntimeError as error:
+        why = str(error)
+        if not any(word in why for word in ("KV_CACHE_PRECISION", "kvcache")):
+            raise
+    else:
+        kept = {port.get_element_type().get_type_name() for port in compiled.inputs if is_cache(port.get_any_name())}
+        if kept <= {told} & TYPES.keys():
+            return compiled
+        why = f"its pools are of {', '.join(sorted(kept))}"
+    precision = spec.options.get("INFERENCE_PRECISION_HINT", "")
+    raise MachineError(
+        "kv-type-refused",
+        f"OpenVINO takes no keys and values of type {told} on this CPU, with numbers of {precision}",
+        context=[why.strip().splitlines()[-1]],
+        hint="build again with another --kv-type",
+    )
 
 
 def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool = False) -> OpenVinoGraph:
     """Load a stage of a graph; with ``profile`` it keeps the time of every kernel (``OpenVinoGraph.kernels``)."""
     core, settings = ov.Core(), _settings(spec, threads, profile=profile)
+    require(core, spec)
     with loading(spec):
         return OpenVinoGraph(core.compile_model(core.read_model(directory / spec.model), DEVICE, settings))
 

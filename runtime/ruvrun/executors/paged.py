@@ -47,7 +47,8 @@ LOGITS, ROWS = "logits", "logit_rows"
 _CALLS_KEPT, _MOST_KEPT = 128, 32
 _TRIED = 4
 """Positions at which a row alone is held against one in company: where they differ, most values do."""
-_NUMPY = {"f32": np.float32, "f16": np.float16, "u8": np.uint8}
+TYPES = {"f32": np.float32, "f16": np.float16, "u8": np.uint8}
+"""Of keys and values, as OpenVINO calls them."""
 
 
 @dataclass
@@ -78,10 +79,10 @@ class PagedDecoder:
         self._spec = spec
         self._request = compiled.create_infer_request()
         self._ports = {port.get_any_name(): port for port in compiled.inputs}
-        caches = {name: port for name, port in self._ports.items() if name.startswith(("key_cache.", "value_cache."))}
+        caches = {name: port for name, port in self._ports.items() if is_cache(name)}
         # One block more, for the companion.
         shapes = {name: (slots * self._blocks + 1, *_sizes(port)) for name, port in caches.items()}
-        types = {name: np.dtype(_NUMPY[port.get_element_type().get_type_name()]) for name, port in caches.items()}
+        types = {name: np.dtype(TYPES[port.get_element_type().get_type_name()]) for name, port in caches.items()}
         lengths = {name: math.prod(shape) * types[name].itemsize for name, shape in shapes.items()}
         space, at = zeroed(sum(lengths.values())), 0
         self._kv: dict[str, Array] = {}
@@ -227,9 +228,14 @@ class PagedDecoder:
         return _Call(arrays, {name: ov.Tensor(array, shared_memory=True) for name, array in arrays.items()}, [])
 
 
+def is_cache(name: str) -> bool:
+    """Whether an input is a pool of keys or of values."""
+    return name.startswith(("key_cache.", "value_cache."))
+
+
 def _sizes(port: Any) -> list[int]:
     """Sizes of a block, which only the compiled model knows."""
     return [size.get_length() for size in list(port.get_partial_shape())[1:]]
 
 
-__all__ = ["BLOCK", "EMBEDDED", "IDS", "LOGITS", "ROWS", "PagedDecoder"]
+__all__ = ["BLOCK", "EMBEDDED", "IDS", "LOGITS", "ROWS", "TYPES", "PagedDecoder", "is_cache"]

@@ -49,7 +49,8 @@ class Program(Table, frozen=True):
     """What is computed, as a whole.
 
     ``kind`` is ``decoder`` or ``graph``. ``source`` is the model file as it was named to the build; ``activations``
-    says what products with quantised weights take, ``int8`` or ``float``. ``files`` maps what the head needs
+    says what products with quantised weights take, ``int8`` or ``float``, and ``precision`` what all else is computed
+    with, ``f32`` or ``bf16``. ``files`` maps what the head needs
     (tokenizer, chat template) to its SHA-256. ``loss`` is the measured distance from the source; ``samples`` names the
     inputs a graph was measured and checked with.
     """
@@ -61,6 +62,7 @@ class Program(Table, frozen=True):
     architecture: str = ""
     quant: str = "none"
     activations: str = "int8"
+    precision: str = "f32"
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     vocab: int = 0

@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -28,6 +29,7 @@ from ruvcompile.lower.rows import gather_rows
 from ruvcompile.lower.sheet import sheet_of
 from ruvcompile.passes.pieces import unit_of
 from ruvrun.executors.attention import EMBEDDED, make_paged, take_out
+from ruvrun.executors.devices import release
 from ruvrun.profile.sheet import Sheet
 
 MODEL, ONNX = "stage.xml", "stage.onnx"
@@ -63,7 +65,11 @@ def write(draft: Draft) -> Written:
     Raises:
         InputError: the model has something that OpenVINO does not compute.
     """
-    return write_form(draft, Form(_flat, _options, tuple(KV_TYPES)))
+    precision = draft.program.precision
+    # Its attention with numbers of 16 bits has no other keys and values of ours.
+    kv_types = tuple(KV_TYPES) if precision == "f32" else ("u8",)
+    needs = {"openvino": release(ov.__version__)}
+    return write_form(draft, Form(_flat, partial(_options, precision), kv_types, precision, needs))
 
 
 def write_form(draft: Draft, form: Form) -> Written:
@@ -75,7 +81,7 @@ def write_form(draft: Draft, form: Form) -> Written:
     if draft.kv_type not in form.kv_types:
         raise InputError(
             "kv-type-unsupported",
-            f"OpenVINO has no key/value type {draft.kv_type} in this form",
+            f"OpenVINO has no key/value type {draft.kv_type} in this form, with numbers of {form.precision}",
             hint=f"it has: {', '.join(form.kv_types)}",
         )
     model, piece = draft.model, draft.piece
@@ -120,11 +126,11 @@ def write_form(draft: Draft, form: Form) -> Written:
     )
 
 
-def _options(kv_type: str, level: int, windows: Sequence[int]) -> dict[str, str]:
+def _options(precision: str, kv_type: str, level: int, windows: Sequence[int]) -> dict[str, str]:
     """The settings that decide what is computed; ``level`` is the ``accuracy_level`` of the products."""
     del windows  # the graph has them
     found = {
-        "INFERENCE_PRECISION_HINT": _PRECISION,
+        "INFERENCE_PRECISION_HINT": precision,
         "KV_CACHE_PRECISION": kv_type,
         # Level 4 is to compute with activations of eight bits; OpenVINO gives a scale to so many of them.
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": "32" if level == 4 else "0",
@@ -217,7 +223,7 @@ def _missing(said: str) -> str:
     named = re.search(r"No conversion rule found for operations: ([^\n]+)", said)
     if named is None:
         return "has something that OpenVINO does not take"
-    operators = ", ".join(each.rpartition("-")[0] for each in named.group(1).split(", "))
+    operators = re.sub(r"-\d+\b", "", named.group(1))  # their versions
     return f"has operators that OpenVINO does not have: {operators}"
 
 
