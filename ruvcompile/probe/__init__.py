@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ruvcompile.errors import InputError
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.passes.infer import Type
@@ -55,12 +54,6 @@ def write_probe(
     Returns:
         The JSON object of the command, without what only the command line knows.
     """
-    if target.backend != "onnxruntime":
-        raise InputError(
-            "probe-unsupported",
-            f"there are no probes for {target.backend} yet, whose weights lie otherwise than those that are drawn",
-            hint="build for it, copy a bundle, and measure that there: ruvrun profile BUNDLE_DIR",
-        )
     store = DrawnStore(directory / ".store", SEED)
     (piece,) = pieces(program, keyed.units, ())
     spec = write_stage(
@@ -88,6 +81,7 @@ def write_probe(
     return {
         "model": program.name,
         "target": target.name,
+        "backend": target.backend,
         "threads": threads,
         "units": len(set(keyed.keys)),
         "bytes": sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()),

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import onnx_ir as ir
 
 from ruvcompile.lower.weights import ALIGNMENT, DIRECTORY, Slice, WeightStore, pieces_of, size_of
-from ruvrun.profile.draw import Drawn, DrawnFile, Kind, numbers
+from ruvrun.profile.draw import Drawn, DrawnFile, Kind, numbers, origin
 
 LEAST = 16 << 10
 """Bytes of a tensor below which it is kept: semantics may hang on small ones, and they are quick to copy."""
@@ -48,6 +48,26 @@ class DrawnStore(WeightStore):
         super().__init__(directory)
         self.files: dict[str, DrawnFile] = {}
         self._seed = seed
+        self._drawn: dict[str, Drawn] = {}
+
+    def keep(self, pieces: Iterable[bytes | memoryview]) -> str:
+        """As ``WeightStore.keep``; of what a back end made of the weights, what it left as it was is drawn."""
+        tensors: list[Drawn] = []
+        length = 0
+
+        def watched() -> Iterator[bytes | memoryview]:
+            nonlocal length
+            for piece in pieces:
+                size = memoryview(piece).nbytes
+                if size >= LEAST and (known := self._drawn.get(hashlib.sha256(piece).hexdigest())) is not None:
+                    tensors.append(msgspec.structs.replace(known, offset=length))
+                length += size
+                yield piece
+
+        sha256 = super().keep(watched())
+        if tensors:
+            self.files[sha256] = DrawnFile(path=f"{DIRECTORY}/{sha256}.bin", salt="", bytes=length, tensor=tensors)
+        return sha256
 
     def _write(self, values: Sequence[ir.Value]) -> dict[str, Slice]:
         partial = self.directory / f"{threading.get_ident()}.partial"
@@ -61,9 +81,15 @@ class DrawnStore(WeightStore):
                 start, size = stream.tell() + len(padding), size_of(value)
                 tensor = drawing(value, start, size)
                 tensors += [tensor] if tensor is not None else []
-                for piece in chain([padding], self._content(value, tensor, salt)):
+                own = hashlib.sha256()
+                stream.write(padding)
+                digest.update(padding)
+                for piece in self._content(value, tensor, salt):
                     stream.write(piece)
                     digest.update(piece)
+                    own.update(piece)
+                if tensor is not None:
+                    self._drawn[own.hexdigest()] = msgspec.structs.replace(tensor, like=origin(salt, tensor))
                 spans.append((str(value.name), start, stream.tell() - start))
             length = stream.tell()
         sha256 = digest.hexdigest()

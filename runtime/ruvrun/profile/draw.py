@@ -43,12 +43,16 @@ Kind = Literal["bytes", "float16", "bfloat16", "float32", "float64"]
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A tensor within a file: where, of what, and for floats how small: multiples of 2 to the power of -``shift``."""
+    """A tensor within a file: where, of what, and for floats how small: multiples of 2 to the power of -``shift``.
+
+    ``like`` is the salt and offset that it is drawn with, where it came from another file; empty: this one's own.
+    """
 
     offset: int
     length: int
     kind: Kind
     shift: int = 0
+    like: str = ""
 
 
 class DrawnFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,7 +138,7 @@ def numbers(seed: int, salt: str, tensor: Drawn) -> Iterator[bytes]:
         salt: of the file.
         tensor: what is drawn; its offset tells it from others of the file.
     """
-    entropy = hashlib.sha256(f"{seed} {salt} {tensor.offset}".encode()).digest()
+    entropy = hashlib.sha256(f"{seed} {tensor.like or origin(salt, tensor)}".encode()).digest()
     generator = np.random.PCG64(int.from_bytes(entropy[:16], "little"))
     width = {"bytes": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[tensor.kind]
     left = tensor.length // width
@@ -143,6 +147,11 @@ def numbers(seed: int, salt: str, tensor: Drawn) -> Iterator[bytes]:
         raw: Array = generator.random_raw(-(-count // 8)).astype("<u8", copy=False).view(np.uint8)[:count]
         yield raw.tobytes() if tensor.kind == "bytes" else _floats(raw.view(np.int8), tensor)
         left -= count
+
+
+def origin(salt: str, tensor: Drawn) -> str:
+    """What tells a tensor of a file from all others."""
+    return f"{salt} {tensor.offset}"
 
 
 def _floats(levels: Array, tensor: Drawn) -> bytes:
