@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -23,6 +24,9 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 # Seen: 71 MiB for 31 of weights, 91 for 45 and for 58, 113 for 71; one that holds all 103 takes 160.
 MOST, SESSION = 1.4, 45
 MIB = 2**20
+CONTEXT, STREAMS, WITHIN = 512, 4, 0.10
+TOKEN_BYTES = 30 * 2 * 3 * 64 * 4
+"""Keys and values of a token: layers, both, heads, size of a head, float32."""
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +122,48 @@ def test_company_changes_no_answer(client: openai.OpenAI) -> None:
     alone = [ask(one) for one in asked]
     with ThreadPoolExecutor(len(asked)) as pool:
         assert list(pool.map(ask, asked)) == alone
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("backend", "shape"),
+    [
+        ("onnxruntime", ["--stages", 1, "--replicas", 1]),
+        ("onnxruntime", ["--cut", "layers.14/mlp/add"]),
+        ("openvino", ["--cut", "layers.14/mlp/add"]),
+    ],
+)
+def test_the_memory_of_a_stage_is_what_was_planned(
+    backend: str, shape: list[object], manifest: Path, tmp_path: Path
+) -> None:
+    """The peak of its process when all key/value space has been written, within 10 %. Of another build's costs, so that
+    it is a plan alone.
+    """
+    words = ("--target", "host", "--nodes", 2, *shape, "--backend", backend, "--quant", "int4", "--streams", STREAMS)
+    words = (
+        *words,
+        "--context",
+        CONTEXT,
+        "--costs",
+        manifest.with_name("costs.toml"),
+        "-o",
+        tmp_path / "dist",
+        "--json",
+    )
+    built = command("ruvcompile", "build", smollm2_path(), *words)
+    assert built.returncode == 0, built.stderr
+    planned = {stage["node"]: stage for stage in json.loads(built.stdout)["stages"]}
+    load = ("--streams", STREAMS, "--prompt-tokens", CONTEXT - 8, "--max-tokens", 8)
+    ran = command("ruvrun", "bench", tmp_path / "dist" / "manifest.toml", *load, "--json")
+    assert ran.returncode == 0, ran.stderr
+    stages = json.loads(ran.stdout)["stages"]
+    assert {stage["node"] for stage in stages} == planned.keys()
+    space = sum(stage["kv_bytes"] for stage in planned.values())
+    assert space >= CONTEXT * STREAMS * TOKEN_BYTES
+    for stage in stages:
+        expected, peak = planned[stage["node"]]["predicted_rss_bytes"], stage["peak_rss_bytes"]
+        told = f"{stage['node']}: {expected / MIB:.0f} MiB planned, {peak / MIB:.0f} MiB at its peak"
+        assert abs(expected - peak) <= WITHIN * peak, told
 
 
 def _stage_of(facts: Manifest, node: str) -> int:
