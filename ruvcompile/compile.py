@@ -14,7 +14,7 @@
 A model may be larger than the memory: no step has more of it there than a few layers.
 
 ``plan`` ends with the first plan of step 6 and writes nothing. ``probe`` writes one piece of each shape of what step 2
-makes. ``verify`` compares a build with the uncut model and with its source.
+makes. ``verify`` compares a build with the uncut model, with what its weights mean and with its source.
 """
 
 from __future__ import annotations
