@@ -128,8 +128,9 @@ def _expected(result: Mapping[str, Any]) -> str:
     whole = f"slowest part {result['bottleneck_ms']:.2f} ms{rows}"
     for name, ms in result.get("bound_of", {}).items():
         whole = f"{whole}; one {'pass' if name == 'latency_ms' else 'round'} {ms:.2f} ms"
+    by = f" by {result['bound_by']}" if "bound_by" in result else ""
     lines.append(
-        f"{whole}, lower bound {result['lower_bound_ms']:.2f} ms, "
+        f"{whole}, lower bound {result['lower_bound_ms']:.2f} ms{by}, "
         f"gap {100 * result['gap']:.1f} %{'' if result.get('exact', True) else ', not every cut was looked at'}"
     )
     if bounds := result.get("bounds"):

@@ -137,6 +137,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     cost_source: str = "measured"
     rows: int = 1
     exact: bool = True
+    bound_by: str = ""
     bound_of: dict[str, float] = {}
     bounds: dict[str, float] = {}
     predicted_tokens_per_s: float | None = None

@@ -12,6 +12,10 @@ from ruvcompile.report.contents import Figures
 from ruvcompile.report.run import Run
 from ruvrun.costs import CostTable, Provenance
 
+_FOUND = {
+    "search": "what the search has proved that no cut beats, and that of a linear program is no more",
+    "relaxation": "that of a linear program, and what the search has proved is no more, or not of all cuts",
+}
 _ROUNDED = 1e-3
 """What the figures of a plan are rounded to, in ms, and somewhat more."""
 
@@ -56,7 +60,8 @@ def bound_text(figures: Figures) -> str:
     """What the lower bound is the larger of, as a sentence; empty where the plan does not say."""
     told = {name: f"{show_ms(ms)} ms" for name, ms in figures.bounds.items()}
     if not told.keys() >= {"relaxation", "search"}:
-        return ""
+        found = _FOUND.get(figures.bound_by)
+        return f"The lower bound is the larger of two: it is {found}." if found else ""
     relaxed = f"no cut beats {told['relaxation']}, even if it might divide the parts of the graph (a linear program)"
     if figures.bounds["search"] > figures.lower_bound_ms + _ROUNDED:
         return f"Two bounds: {relaxed}, and none of the cuts that were looked at beats {told['search']}."

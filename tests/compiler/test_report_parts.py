@@ -28,9 +28,11 @@ def test_the_lower_bound_says_what_it_is_the_larger_of() -> None:
         ({"relaxation": 6.0, "search": 7.0}, "none of the cuts that were looked at beats 7.00 ms"),
     ):
         assert says in bound_text(figures(bounds=bounds))
-    assert "larger" not in bound_text(figures(bounds={"relaxation": 6.0, "search": 7.0})), (
-        "no bound of others"
-    )
+    assert "larger" not in bound_text(figures(bounds={"relaxation": 6.0, "search": 7.0})), "no bound of others"
+    for by, says in (("search", "the search has proved that no cut beats"), ("relaxation", "that of a linear program")):
+        assert f"is the larger of two: it is {'what ' if by == 'search' else ''}{says}" in bound_text(
+            figures(bound_by=by)
+        )
     assert bound_text(figures()) == bound_text(figures(bounds={"search": 6.0})) == ""
 
 

@@ -91,6 +91,7 @@ def test_both_bounds_are_told_where_they_are_two() -> None:
     text = plan_text(PLAN | {"bounds": {"relaxation": 5.0, "search": 6.0}, "rows": 2})
     assert "slowest part 6.25 ms at 2 rows, lower bound" in text
     assert "bounds: relaxation 5.00 ms, search 6.00 ms" in text
+    assert "lower bound 6.00 ms by search, gap" in plan_text(PLAN | {"bound_by": "search"})
 
 
 def test_a_bound_is_told_beside_what_it_bounds() -> None:
