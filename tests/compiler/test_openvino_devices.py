@@ -100,13 +100,13 @@ def test_every_cut_computes_what_the_uncut_model_does(program, folder, store, pa
     whole = answer(opened(written(program, (), folder, store, backend)), SIZES)
     agree(whole, paged)
     count = len(program_units(program))
-    for cuts in [(1,), (3,), (count - 1,), tuple(range(1, count))]:
+    for cuts in [(3,), tuple(range(1, count))]:
         assert np.array_equal(answer(opened(written(program, cuts, folder, store, backend)), SIZES), whole), cuts
 
 
 @pytest.mark.parametrize("backend", FORMS)
-@pytest.mark.parametrize("name", ["mistral", "gemma3", "smollm3"])
-def test_windows_and_layers_without_rotary(name, tmp_path, backend) -> None:
+@pytest.mark.parametrize("name", ["mistral", "gemma3"])
+def test_windows(name, tmp_path, backend) -> None:
     """Windows are shorter than the text, and in gemma3 not all layers have one."""
     program, store = family_program(name, "int4", accuracy=1), WeightStore(tmp_path / "store")
     wanted = answer(opened(written(program, (), tmp_path, store, "openvino")), SIZES)
@@ -172,24 +172,6 @@ def test_holes_take_room_until_a_lane_is_compacted(program, folder, store, paged
         assert np.array_equal(lane.places[: lane.filled][lane.places[: lane.filled] >= 0], np.arange(60))
     step(decoders, Span(1, 0, 2, 1))  # another sequence begins in the slot, and nothing is left of this one
     assert [lane.filled for _, lane in lanes] == [2, 2]
-
-
-@pytest.mark.parametrize("backend", FORMS)
-def test_a_sequence_may_begin_with_what_another_one_has(program, folder, store, backend) -> None:
-    """With a hole in it, too; and the other one goes on as if nothing had been taken from it."""
-    decoders = opened(written(program, (3,), folder, store, backend))
-    text = np.concatenate([IDS[1:2, :30], IDS[2:3, 30:]], axis=1).repeat(SLOTS, 0)
-    answer(decoders, [30], 1)
-    step(decoders, Span(1, 25, 5, 0), ids=np.roll(IDS, 1, axis=1))
-    wanted = step(decoders, Span(1, 25, 9, 9))
-    for decoder in decoders:
-        assert isinstance(decoder, LaneDecoder | PackedDecoder)
-        decoder.copy(1, 2, 30)
-    found = step(decoders, Span(2, 30, 4, 4), ids=text)
-    agree(step(decoders, Span(1, 25, 9, 9)), wanted)
-    other = opened(written(program, (3,), folder, store, backend))
-    step(other, Span(0, 0, 30, 0), ids=text)
-    agree(found, step(other, Span(0, 30, 4, 4), ids=text))
 
 
 def test_a_position_that_is_not_there_is_told(program, folder, store) -> None:

@@ -15,7 +15,8 @@ or goes back would leave holes for everybody, and company could change a result.
 for each sequence; calls of a step are handed over together, so that a device never waits for the next one.
 
 With one lane each, a position computed alone and one in company are the same bits. How a prompt was divided, and holes,
-change the last digits: attention adds up what it sees in an order that depends on where it lies.
+change the last digits: attention adds up what it sees in an order that depends on where it lies. So prompts that begin
+alike are each computed from the beginning (this is no ``CopyingExecutor``).
 """
 
 from __future__ import annotations
@@ -73,20 +74,17 @@ class Lane:
     def add(self, position: int, count: int) -> None:
         """Make room for ``count`` positions, and take it."""
         if self.filled + count > len(self.places):
-            self.take(self, position)
-            self.compactions += 1
+            self._compact()
         self.places[self.filled : self.filled + count] = np.arange(position, position + count)
         self.filled += count
 
-    def take(self, other: Lane, count: int) -> None:
-        """Hold the first ``count`` positions of ``other``, which may be this one, together and nothing else."""
-        places = other.places[: other.filled]
-        kept = np.flatnonzero((places != NOTHING) & (places < count))
-        theirs = {variable.name: variable.state for variable in other.request.query_state()}
+    def _compact(self) -> None:
+        kept = np.flatnonzero(self.places[: self.filled] != NOTHING)
         for variable in self.request.query_state():
-            variable.state = ov.Tensor(np.ascontiguousarray(theirs[variable.name].data[:, :, kept]))
-        self.places[: len(kept)] = places[kept]
+            variable.state = ov.Tensor(np.ascontiguousarray(variable.state.data[:, :, kept]))
+        self.places[: len(kept)] = self.places[kept]
         self.filled = len(kept)
+        self.compactions += 1
 
 
 class LaneDecoder:
@@ -130,11 +128,6 @@ class LaneDecoder:
         if len(results) == 1:
             return results[0]
         return {tensor.name: np.concatenate([each[tensor.name] for each in results]) for tensor in self._spec.outputs}
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        """See ``CopyingExecutor.copy``."""
-        if source != target:
-            self._lane(target).take(self._lane(source), count)
 
     def occupy(self, slots: int, depth: int) -> None:
         """As ``OnnxDecoder.occupy``."""

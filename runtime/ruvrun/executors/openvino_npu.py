@@ -17,7 +17,8 @@ and the head ends its answer with ``length``.
 
 Positions alone and in company are the same bits. Pieces begin at multiples of ``CHUNK``, so a prompt that is divided at
 such multiples is computed alike however that was; elsewhere the last digits differ, for attention adds up what it sees
-in an order that depends on whether it comes from a port or from beside.
+in an order that depends on whether it comes from a port or from beside. So prompts that begin alike are each computed
+from the beginning (this is no ``CopyingExecutor``).
 """
 
 from __future__ import annotations
@@ -37,42 +38,14 @@ from ruvrun.executors.attention import EMBEDDED, IDS
 from ruvrun.executors.devices import refused, require, settings
 from ruvrun.executors.intermediate import loading, map_stage
 from ruvrun.executors.kernels import Ran, kernels
-from ruvrun.executors.masks import HIDDEN, fill_mask, window_masks
+from ruvrun.executors.masks import HIDDEN, fill_mask
 from ruvrun.executors.openvino_gpu import POSITIONS, load_graph
 from ruvrun.executors.paged import LOGITS, ROWS
 from ruvrun.executors.pages import zeroed
-from ruvrun.executors.static import PAST, PRESENT, Sizes, make_static
+from ruvrun.executors.static import PAST, PRESENT, Sizes, StaticGraph, make_static
 
 CHUNK = 128
 """Tokens of a piece of a prompt; what the head sends at once, 256, is a multiple."""
-
-
-class StaticGraph:
-    """One of the graphs: a request with its arrays, which are filled in place."""
-
-    def __init__(self, compiled: Any, sizes: Sizes, kept: Mapping[str, Array]) -> None:
-        self.sizes = sizes
-        self.request = compiled.create_infer_request()
-        self.arrays: dict[str, Array] = {}
-        for port in compiled.inputs:
-            name = port.get_any_name()
-            array = kept.get(name)
-            if array is None:
-                array = self.arrays[name] = np.zeros(list(port.get_shape()), port.get_element_type().to_dtype())
-            self.request.set_tensor(port, ov.Tensor(array, shared_memory=True))
-        self._outputs = {port.get_any_name(): port for port in compiled.outputs}
-        self.windows = window_masks(self.arrays)
-        for name in self.windows:  # a token that is nobody's sees itself, and what it makes is a number
-            mask = self.arrays[name][0, 0]
-            mask[:] = HIDDEN
-            np.fill_diagonal(mask[:, sizes.positions :], 0)
-        if ROWS in self.arrays:
-            self.arrays[ROWS][:] = np.arange(sizes.rows)
-
-    def run(self) -> dict[str, Array]:
-        """Run it; what it gives is overwritten by the next call."""
-        self.request.infer()
-        return {name: self.request.get_tensor(port).data for name, port in self._outputs.items()}
 
 
 class PackedDecoder:
@@ -130,13 +103,6 @@ class PackedDecoder:
             at += span.count
             row += span.rows
         return found
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        """See ``CopyingExecutor.copy``."""
-        if source != target:
-            for kept in self._kept.values():
-                taken = kept[:, :, source * self.context : source * self.context + count]
-                kept[:, :, target * self.context : target * self.context + count] = taken
 
     def occupy(self, slots: int, depth: int) -> None:
         """As ``OnnxDecoder.occupy``."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import openvino as ov
 
-from ruvrun.executors.masks import MASK
+from ruvrun.elements import Array
+from ruvrun.executors.masks import HIDDEN, MASK, window_masks
 from ruvrun.executors.paged import ROWS
 
 PAST, PRESENT = "past_", "present_"
@@ -39,3 +42,37 @@ def make_static(model: Any, sizes: Sizes) -> Any:
     names = {port.get_any_name(): port.get_partial_shape() for port in static.inputs}
     static.reshape({name: ov.PartialShape(sizes.of(name, shape)) for name, shape in names.items()})
     return static
+
+
+class StaticGraph:
+    """One of the graphs: a request with its arrays, which are filled in place.
+
+    Args:
+        compiled: the graph.
+        sizes: what it was made for.
+        kept: keys and values, by the names of their ports; all graphs of a stage have the same.
+    """
+
+    def __init__(self, compiled: Any, sizes: Sizes, kept: Mapping[str, Array]) -> None:
+        self.sizes = sizes
+        self.request = compiled.create_infer_request()
+        self.arrays: dict[str, Array] = {}
+        for port in compiled.inputs:
+            name = port.get_any_name()
+            array = kept.get(name)
+            if array is None:
+                array = self.arrays[name] = np.zeros(list(port.get_shape()), port.get_element_type().to_dtype())
+            self.request.set_tensor(port, ov.Tensor(array, shared_memory=True))
+        self._outputs = {port.get_any_name(): port for port in compiled.outputs}
+        self.windows = window_masks(self.arrays)
+        for name in self.windows:  # a token that is nobody's sees itself, and what it makes is a number
+            mask = self.arrays[name][0, 0]
+            mask[:] = HIDDEN
+            np.fill_diagonal(mask[:, sizes.positions :], 0)
+        if ROWS in self.arrays:
+            self.arrays[ROWS][:] = np.arange(sizes.rows)
+
+    def run(self) -> dict[str, Array]:
+        """Run it; what it gives is overwritten by the next call."""
+        self.request.infer()
+        return {name: self.request.get_tensor(port).data for name, port in self._outputs.items()}
