@@ -30,8 +30,8 @@ from ruvcompile.partition.lattice import Ints, Round
 Ranks = npt.NDArray[np.int32]
 
 _SHIFT, _BITS = 32, 20
-_BEYOND = (1 << _BITS) - 1
-"""Ranks are smaller: there are never more downsets."""
+_BEYOND, _WHOLE = (1 << _BITS) - 1, (1 << 2 * _BITS) - 1
+"""Ranks are smaller than the first: there are never more downsets. The second is two of them side by side."""
 
 
 class Sweep:
@@ -165,7 +165,8 @@ class Sweep:
         waists = self._lattice.bottoms[self._tight]
         column, at = np.nonzero(own[:, waists] >= 0)
         first[column, waists[at]], number[column, waists[at]] = np.arange(len(at)), 1
-        rank, hold = own[column, waists[at]].astype(np.int64), held[waists[at]]
+        # A rank with its ``holds`` is one number, and in a front the greatest comes first.
+        pair = (own[column, waists[at]].astype(np.int64) << _BITS) + held[waists[at]]
         live = np.zeros(len(own), bool)
         live[column] = True
         opens = np.zeros((len(self._tight_rounds) + 1, len(own)), bool)
@@ -185,26 +186,27 @@ class Sweep:
             passing = passing.ravel()
             group = np.repeat((np.arange(len(active))[:, None] * width + goals).ravel(), passing)
             place = np.repeat(first[cells].ravel() - (np.cumsum(passing) - passing), passing) + np.arange(len(group))
-            rank, hold = rank[place], hold[place]
-            alive = hold >= enough[step.targets[group % width]]
-            group, rank, hold = group[alive], rank[alive], hold[alive]
+            pair = pair[place]
+            alive = (pair & _BEYOND) >= enough[step.targets[group % width]]
+            group, pair = group[alive], pair[alive]
             if len(group):
                 starts = np.concatenate([[0], (group[1:] != group[:-1]).nonzero()[0] + 1])
                 reached = group[starts]
-                best = np.maximum.reduceat(rank, starts)
+                best = np.maximum.reduceat(pair, starts) >> _BITS
                 found[step.targets[reached % width], active[reached // width]] = best
             # 2. What begins here joins, and what is beaten in both goes.
             if joining.any():
                 row, new = (own[active[:, None], step.targets] >= 0).nonzero()
                 group = np.concatenate([group, row * width + new])
-                rank = np.concatenate([rank, own[active[row], step.targets[new]]])
-                hold = np.concatenate([hold, held[step.targets[new]]])
-            order = np.argsort((group << 2 * _BITS) + ((_BEYOND - rank) << _BITS) + (_BEYOND - hold))
-            group, rank, hold = group[order], rank[order], hold[order]
-            running = hold + (group << _SHIFT)
+                joined = (own[active[row], step.targets[new]].astype(np.int64) << _BITS) + held[step.targets[new]]
+                pair = np.concatenate([pair, joined])
+            # What arrives comes in sorted runs, which a stable sort merges: ten times as fast as one from scratch.
+            sorted_ = np.sort((group << 2 * _BITS) + (_WHOLE - pair), kind="stable")
+            running = _BEYOND - (sorted_ & _BEYOND) + (sorted_ >> 2 * _BITS << _SHIFT)
             kept = np.ones(len(group), bool)
             kept[1:] = running[1:] > np.maximum.accumulate(running)[:-1]
-            group, rank, hold = group[kept], rank[kept], hold[kept]
+            sorted_ = sorted_[kept]
+            group, pair = sorted_ >> 2 * _BITS, _WHOLE - (sorted_ & _WHOLE)
             many = np.bincount(group, minlength=len(active) * width)
             cells = active[:, None], step.targets
             number[cells] = many.reshape(len(active), width)
