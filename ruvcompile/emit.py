@@ -21,7 +21,7 @@ from ruvcompile.program import Program
 from ruvcompile.render import NodeFacts, mode_of, render_node
 from ruvcompile.stages import Division, Lowered, copy_stage
 from ruvcompile.targets import Target, load_target
-from ruvrun.bundle import BUNDLES, HEAD, NODE, NODE_NAME, SECRET_KEY, stage_of
+from ruvrun.bundle import BUNDLES, COMPILED, HEAD, NODE, NODE_NAME, SECRET_KEY, stage_of
 from ruvrun.costs import COSTS, CostTable, dump_costs
 from ruvrun.manifest import (
     MANIFEST,
@@ -106,6 +106,8 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
     for number, stage in enumerate(lowered.stages):
         for member in lowered.division.holders(number)[1:]:
             copy_stage(stage, work / BUNDLES / member.node.name)
+    for left in (work / BUNDLES / name / path for name in used for path in COMPILED):
+        left.unlink(missing_ok=True)  # of a run while the plan was settled, on this machine
     for node in listed:
         known = used[node.name].target if node.name in used else load_target(node.target, options.targets_dir)
         target = known.on(known.backend)  # one that holds no stage needs no more

@@ -79,7 +79,10 @@ def serve(
     number = place[1].stage
 
     def load() -> Worker:
-        return load_worker(directory, manifest, number, context=context, streams=streams, threads=threads)
+        worker = load_worker(directory, manifest, number, context=context, streams=streams, threads=threads)
+        for note in worker.notes:
+            say(note)
+        return worker
 
     transport = open_sockets(manifest, node, directory, endpoints)
     Stage(manifest, node, endpoints, transport, load, say, requires=_requires(directory)).run(stop)

@@ -6,7 +6,7 @@ which blocks are its own (``paged.py``). A slot owns as many consecutive blocks 
 chunks, sequences that decode beside them, and a smaller position after a rewind are only a matter of what these arrays
 say.
 
-**Graphs** are read as they are, and run on named arrays.
+**Graphs** are read as they are, once (``compiled.py``), and run on named arrays.
 
 What decides a result (precision, the type of keys and values, the groups in which activations are quantised) stands in
 the stage's ``options``; nothing is left to a machine's default.
@@ -14,7 +14,7 @@ the stage's ``options``; nothing is left to a machine's default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ import numpy as np
 import openvino as ov
 
 from ruvrun.bundle import StageSpec
-from ruvrun.elements import Value
+from ruvrun.elements import Array, Value
 from ruvrun.errors import InputError, MachineError, did_you_mean
 from ruvrun.executors.attention import put_back
+from ruvrun.executors.compiled import compile_graph
 from ruvrun.executors.devices import require
 from ruvrun.executors.intermediate import loading, map_stage
 from ruvrun.executors.kernels import Ran, kernels
@@ -38,9 +39,17 @@ DEVICE = "CPU"
 
 
 class OpenVinoGraph:
-    """A stage of a graph without state of its own; a ``GraphExecutor``."""
+    """A stage of a graph without state of its own; a ``GraphExecutor``.
 
-    def __init__(self, compiled: Any) -> None:
+    Args:
+        compiled: the graph.
+        constants: what it was read from; kept as long as the stage.
+        notes: sentences for whoever watches.
+    """
+
+    def __init__(self, compiled: Any, constants: Array | None = None, notes: Sequence[str] = ()) -> None:
+        self.notes = tuple(notes)
+        self._constants = constants
         self._request = compiled.create_infer_request()
         self._inputs = {port.get_any_name(): port for port in compiled.inputs}
         self._outputs = [port.get_any_name() for port in compiled.outputs]
@@ -130,7 +139,8 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool 
     core, settings = ov.Core(), _settings(spec, threads, profile=profile)
     require(core, spec)
     with loading(spec):
-        return OpenVinoGraph(core.compile_model(core.read_model(directory / spec.model), DEVICE, settings))
+        made = compile_graph(core, directory, spec, DEVICE, settings, lambda: core.read_model(directory / spec.model))
+        return OpenVinoGraph(made.model, made.constants, [made.ignored] if made.ignored else [])
 
 
 def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[str, Any]:
