@@ -30,7 +30,7 @@ from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.nodes import Member, Scene
 from ruvrun.costs import UnitCost
-from ruvrun.manifest import PACKED
+from ruvrun.manifest import PACKED, SCALE_BYTES
 
 CHUNK = 256
 """Tokens of a prompt that the engine puts into one step."""
@@ -40,9 +40,6 @@ ARENA = 2
 
 BLOCK = 32
 """Positions that OpenVINO's key/value space comes in."""
-
-SCALE_BYTES = 8
-"""What keys or values of eight bits have with them: a scale and a zero for each token of each head."""
 
 LOGITS = 10
 """Bytes at a time for each byte of logits, those of sampling included."""

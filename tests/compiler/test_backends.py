@@ -21,13 +21,13 @@ from ruvcompile.measure import decoder as measuring
 from ruvcompile.measure.choice import each_measured, installed
 from ruvcompile.measure.nodes import measure_nodes
 from ruvcompile.plan import Plan
-from ruvcompile.plan.memory import BLOCK, SCALE_BYTES
+from ruvcompile.plan.memory import BLOCK
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.tables import plan_text
 from ruvcompile.targets import load_target
 from ruvrun.costs import COSTS, CostTable, Point, dump_costs, load_costs, merge
-from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES
+from ruvrun.manifest import RUNTIME_BYTES, SCALE_BYTES
 from tests.compiler.builds import build, check_whole, options, plan
 from tests.compiler.planned import fleet, node, plan_of, table
 from tests.decoders import tiny_program
@@ -186,7 +186,6 @@ def test_memory_is_told_by_back_end(program) -> None:
     assert sizes["openvino", "u8"][0] == width * (decoder.head_size + SCALE_BYTES) * in_blocks
     more = sizes["openvino", "f32"][1] - sizes["onnxruntime", "f32"][1]
     assert more == pytest.approx((100 << 20) - RUNTIME_BYTES + (2 - 1.4) * _weights(program), rel=0.01)
-    assert SERVING_BYTES > 0
 
 
 def _weights(program: Program) -> int:

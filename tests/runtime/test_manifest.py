@@ -224,6 +224,7 @@ def test_missing_and_unreadable(tmp_path: Path) -> None:
 def test_bytes_of_key_value_space() -> None:
     assert KeyValue(layers=3, heads=2, head_size=16, dtype="float32").bytes_per_token == 3 * 2 * 2 * 16 * 4
     assert KeyValue(layers=3, heads=2, head_size=16, dtype="float16").bytes_per_token == 3 * 2 * 2 * 16 * 2
+    assert KeyValue(layers=3, heads=2, head_size=16, dtype="uint8").bytes_per_token == 3 * 2 * 2 * (16 + 8)
 
 
 def test_place_of_a_node() -> None:

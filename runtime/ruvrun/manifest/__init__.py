@@ -25,6 +25,7 @@ from ruvrun.manifest.nodes import LOCAL, Address, HeadAddress, Nodes, dump_nodes
 from ruvrun.manifest.nouns import (
     PACKED,
     RUNTIME_BYTES,
+    SCALE_BYTES,
     SERVING_BYTES,
     Equality,
     Head,
@@ -147,6 +148,7 @@ __all__ = [
     "PACKED",
     "PROTOCOL",
     "RUNTIME_BYTES",
+    "SCALE_BYTES",
     "SERVING_BYTES",
     "Address",
     "Equality",

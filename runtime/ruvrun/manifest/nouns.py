@@ -29,6 +29,9 @@ PACKED = 1.4
 RUNTIME_BYTES = 62 << 20
 SERVING_BYTES = 22 << 20
 
+SCALE_BYTES = 8
+"""What keys or values of eight bits have with them: a scale and a zero for each token of each head."""
+
 
 class KeyValue(Table, frozen=True):
     """The key/value space one stage needs per token: ``layers * 2 * heads * head_size`` values of ``dtype``."""
@@ -42,7 +45,8 @@ class KeyValue(Table, frozen=True):
     def bytes_per_token(self) -> int:
         """Bytes that one token of one sequence occupies on this stage."""
         width = {"float32": 4, "float16": 2, "uint8": 1}[self.dtype]
-        return self.layers * 2 * self.heads * self.head_size * width
+        head = self.head_size * width + (SCALE_BYTES if self.dtype == "uint8" else 0)
+        return self.layers * 2 * self.heads * head
 
 
 class Program(Table, frozen=True):
