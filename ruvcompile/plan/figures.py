@@ -13,8 +13,8 @@ from ruvcompile.partition import evaluate
 from ruvcompile.partition.task import Stage
 from ruvcompile.plan.choose import Choice
 from ruvcompile.plan.facts import Facts
-from ruvcompile.plan.forecasts import stage_times, time_to_first
-from ruvcompile.plan.memory import logits_bytes, usable
+from ruvcompile.plan.forecasts import chunk_ms, stage_times, time_to_first
+from ruvcompile.plan.memory import CHUNK, logits_bytes, usable
 from ruvcompile.plan.nodes import Member
 from ruvcompile.plan.pace import grouping, in_ring
 from ruvcompile.plan.picked import by_backend
@@ -25,6 +25,7 @@ from ruvcompile.quantities import show_bytes
 from ruvrun.manifest import Expected
 
 SCALED = "scaled"
+_CHUNKS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, CHUNK)
 
 
 def figures_of(desk: Desk, choice: Choice) -> dict[str, Any]:
@@ -143,10 +144,13 @@ def expected_of(desk: Desk, solution: Solution, pipeline: int, place: int) -> Ex
     stage, member = stages[place], solution.members[pipeline][place]
     share = -(-solution.streams // solution.shape.replicas)
     rows = sorted({*(each for each in (1, 2, 4, 8, 16, 32) if each <= share), share}) if facts.decoder else [1]
+    chunks = [each for each in _CHUNKS if each <= facts.context] if facts.decoder else []
     return Expected(
         node=member.name,
         rows=rows,
         ms=[round(stage_times(desk, solution, stages, each)[place], 4) for each in rows],
+        chunks=chunks,
+        chunk_ms=[round(chunk_ms(desk, solution, stages, place, each, 0), 4) for each in chunks],
         backends_ms=by_backend(desk, solution, stages, place, rows_of(desk, solution)),
         weight_bytes=desk.sizes(desk.room.groups[stage.kind]).weights(stage.items),
         working_bytes=desk.working(stage.items) + logits_bytes(facts, stage.items, rows_of(desk, solution)),

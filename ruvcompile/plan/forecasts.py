@@ -55,7 +55,7 @@ def time_to_first(desk: Desk, solution: Solution) -> float:
     chunks, position = [], 0
     sizes = chunks_of(desk.facts.options.prompt_tokens)
     for tokens in sizes:
-        chunks.append([_chunk_ms(desk, solution, stages, place, tokens, position) for place in range(len(stages))])
+        chunks.append([chunk_ms(desk, solution, stages, place, tokens, position) for place in range(len(stages))])
         position += tokens
     beside = [place for place, member in enumerate(members) if member.name == desk.room.head.name]
     return first_token_ms(sizes, chunks, desk.head_ms(solution.scene, 1), _hops(desk, stages, members), beside)
@@ -78,7 +78,7 @@ def _pipeline(
     found = []
     for place, member in enumerate(members):
         curve = tuple((float(each), times[place]) for each, times in zip(rows, steps, strict=True))
-        chunks = tuple((float(each), _chunk_ms(desk, solution, stages, place, each, 0)) for each in tokens)
+        chunks = tuple((float(each), chunk_ms(desk, solution, stages, place, each, 0)) for each in tokens)
         found.append(StageForecast(member.name, Curve(curve), Curve(chunks or ((1.0, 0.0),))))
     return PipelineForecast(tuple(found), tuple(_hops(desk, stages, members)))
 
@@ -100,9 +100,10 @@ def stage_times(
     return desk.times[key]
 
 
-def _chunk_ms(
+def chunk_ms(
     desk: Desk, solution: Solution, stages: tuple[Stage, ...], place: int, tokens: int, position: int
 ) -> float:
+    """A stage's process in a step of so many tokens of a prompt, ``position`` tokens from its beginning."""
     group = desk.room.groups[stages[place].kind]
     beside, stretch = desk.company(group, solution.scene)
     times = desk.room.prices.chunk_ms(group.first, beside, tokens, position)

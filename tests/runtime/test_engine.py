@@ -31,8 +31,17 @@ def request(number: int, prompt: tuple[int, ...] = (1, 2, 3), max_tokens: int = 
 class Ring:
     """Stages joined by queues, which a test moves one message at a time; it checks what the engine sends."""
 
-    def __init__(self, stages: int, streams: int, *, chunk: int = 4, context: int = CONTEXT, reuse: int = 0) -> None:
-        self.engine = Engine(stages=stages, context=context, streams=streams, chunk=chunk, reuse=reuse)
+    def __init__(
+        self,
+        stages: int,
+        streams: int,
+        *,
+        chunk: int = 4,
+        context: int = CONTEXT,
+        beside: tuple[int, ...] = (),
+        reuse: int = 0,
+    ) -> None:
+        self.engine = Engine(stages=stages, context=context, streams=streams, chunk=chunk, beside=beside, reuse=reuse)
         self.workers = fake_workers(stages, slots=streams, context=context)
         self.inboxes: list[deque[_Parcel]] = [deque() for _ in range(stages + 1)]
         self.sent: list[frames.Ring] = []
@@ -170,10 +179,14 @@ class AnyOrder(RuleBasedStateMachine):
     """Requests come, go and are lost at any moment, and every stage and link has its own pace."""
 
     @initialize(
-        stages=st.integers(1, LAYERS), streams=st.integers(1, 5), chunk=st.integers(2, 6), reuse=st.integers(0, 4)
+        stages=st.integers(1, LAYERS),
+        streams=st.integers(1, 5),
+        chunk=st.integers(2, 6),
+        beside=st.lists(st.integers(2, 5), max_size=3),
+        reuse=st.integers(0, 4),
     )
-    def start(self, stages: int, streams: int, chunk: int, reuse: int) -> None:
-        self.ring = Ring(stages, streams, chunk=chunk, reuse=reuse)
+    def start(self, stages: int, streams: int, chunk: int, beside: list[int], reuse: int) -> None:
+        self.ring = Ring(stages, streams, chunk=chunk, beside=tuple(beside), reuse=reuse)
         self.requests: list[Request] = []
         self.gone: set[int] = set()
 

@@ -45,7 +45,7 @@ from ruvrun import frames
 from ruvrun.engine.flight import Flight, check_result
 from ruvrun.engine.kv import SlotTable
 from ruvrun.engine.sampling import told
-from ruvrun.engine.scheduler import Part, Scheduler
+from ruvrun.engine.scheduler import CHUNK, Part, Scheduler
 from ruvrun.engine.sequence import NO_SLOT, Lost, Request, Sequence, Token, check_request
 
 Outgoing = tuple[frames.Ring, dict[str, npt.NDArray[np.int64]]]
@@ -58,20 +58,28 @@ class Engine:
         stages: stages of the pipeline.
         context: positions per slot.
         streams: slots.
-        chunk: tokens of a prompt per step.
+        chunk, beside: tokens of a prompt per step, as for ``Scheduler``.
         epoch: the first epoch, above any that the stages have seen.
         reuse: positions of a block in which beginnings of prompts are known again; 0 is never. All stages can copy.
     """
 
     def __init__(
-        self, *, stages: int, context: int, streams: int, chunk: int = 256, epoch: int = 1, reuse: int = 0
+        self,
+        *,
+        stages: int,
+        context: int,
+        streams: int,
+        chunk: int = CHUNK,
+        beside: tuple[int, ...] = (),
+        epoch: int = 1,
+        reuse: int = 0,
     ) -> None:
         self.context = context
         self.window = 2 * stages
         self.most_in_ring = 3 * self.window + streams
         self.epoch = epoch
         self._stages = stages
-        self._scheduler = Scheduler(stages=stages, chunk=chunk)
+        self._scheduler = Scheduler(stages=stages, chunk=chunk, beside=beside)
         self._slots = SlotTable(streams, reuse)
         self._waiting: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}

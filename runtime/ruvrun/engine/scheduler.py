@@ -22,8 +22,9 @@ each other group.
 
 **Prompts.** A prompt is sent in chunks, each a step of its own, the oldest request first; the next chunk need
 not wait for the one before, as frames keep their order and nothing depends on a token not yet known. While
-others decode, at least one decode step goes between two chunks: a long prompt slows the others down, by
-one chunk per token, but does not stop them. When nobody decodes, chunks may fill the ring.
+others decode, at least one decode step goes between two chunks, and chunks are of a size that those who decode hardly
+notice: so many tokens as take one and a half of their steps on the slowest stage (``pipeline/chunks.py``). When nobody
+decodes, chunks are large, and may fill the ring.
 
 **Law 1** rests here on two rules. A position of a prompt is computed in chunk mode (two or more tokens of a
 sequence in one call), so a rest of one token joins the chunk before it, which then has one more than
@@ -50,6 +51,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     rows: int
 
 
+CHUNK = 256
 _SLOT = operator.attrgetter("slot")
 
 
@@ -59,13 +61,16 @@ class Scheduler:
     Args:
         stages: number of stages of the ring.
         chunk: tokens of a prompt per step, at least two.
+        beside: the same while groups of 1, 2, ... sequences decode; of larger ones it is the last, of none ``chunk``.
     """
 
-    def __init__(self, *, stages: int, chunk: int) -> None:
+    def __init__(self, *, stages: int, chunk: int, beside: tuple[int, ...] = ()) -> None:
         assert stages >= 1
-        assert chunk >= 2, "a chunk of one token would be computed in the other mode"
+        assert min((chunk, *beside)) >= 2, "a chunk of one token would be computed in the other mode"
         self._stages = stages
         self._chunk = chunk
+        self._beside = beside
+        self._size = chunk
         self._after_chunk = False
 
     def next(self, running: Collection[Sequence], decode_steps: int) -> list[Part]:
@@ -87,13 +92,17 @@ class Scheduler:
         for sequence in running:
             if sequence.prompt_left:
                 self._after_chunk = True
+                self._size = self._chunk
+                if decoding and self._beside:
+                    group = -(-len(decoding) // self._stages)
+                    self._size = self._beside[min(group, len(self._beside)) - 1]
                 return [self.chunk(sequence)]
         return []
 
     def chunk(self, sequence: Sequence) -> Part:
         """The next chunk of a prompt; a token is asked for behind the last, unless it is known already."""
         left = sequence.prompt_left
-        count = chunk_of(left, self._chunk)
+        count = chunk_of(left, self._size)
         return Part(sequence, count, int(count == left and not sequence.resumed))
 
     def _group(self, decoding: list[Sequence], decode_steps: int) -> list[Part]:
@@ -130,4 +139,4 @@ def chunk_of(left: int, chunk: int) -> int:
     return left if left <= chunk + 1 else chunk
 
 
-__all__ = ["Part", "Scheduler", "chunk_of"]
+__all__ = ["CHUNK", "Part", "Scheduler", "chunk_of"]

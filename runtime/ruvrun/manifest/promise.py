@@ -13,6 +13,7 @@ class Expected(Table, frozen=True):
     Attributes:
         node: which.
         rows, ms: a step of ``rows[i]`` rows takes ``ms[i]``.
+        chunks, chunk_ms: decoders: a step of ``chunks[i]`` tokens of a prompt takes ``chunk_ms[i]``.
         weight_bytes: its weights in memory, once the back end has packed them.
         working_bytes: what the largest step needs, activations and logits.
         backends_ms: where the machine has several back ends, what a step of the plan's rows takes on each that can run
@@ -23,6 +24,8 @@ class Expected(Table, frozen=True):
     node: str
     rows: list[int] = []
     ms: list[float] = []
+    chunks: list[int] = []
+    chunk_ms: list[float] = []
     weight_bytes: int = 0
     working_bytes: int = 0
     runtime_bytes: int = 0

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ruvrun.engine import Engine
 from ruvrun.executors import COPYING
-from ruvrun.manifest import Manifest, Space
+from ruvrun.manifest import Manifest, Pipeline, Space
 from ruvrun.pipeline.calls import Calls
+from ruvrun.pipeline.chunks import chunks_beside
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.ring import Ring
 from ruvrun.pipeline.sockets import largest_part
@@ -43,18 +44,20 @@ def open_driver(
     epoch = time.time_ns() // 1_000_000
     work: list[Engine | Calls] = []
     for pipeline in manifest.pipeline:
-        stages = len(pipeline.stages)
         if manifest.program.kind == "decoder":
-            copies = reuse and all(manifest.stage[placed.stage].backend in COPYING for placed in pipeline.stages)
-            work.append(
-                Engine(
-                    stages=stages,
-                    context=space.context,
-                    streams=space.streams,
-                    epoch=epoch,
-                    reuse=BLOCK if copies else 0,
-                )
-            )
+            work.append(_engine(manifest, pipeline, space, epoch, reuse=reuse))
         else:
-            work.append(Calls(stages=stages, epoch=epoch, largest=largest_part(manifest)))
+            work.append(Calls(stages=len(pipeline.stages), epoch=epoch, largest=largest_part(manifest)))
     return Driver(manifest, Ring(manifest, endpoints, bundle), *work, on_change=on_change)
+
+
+def _engine(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, *, reuse: bool) -> Engine:
+    copies = all(manifest.stage[placed.stage].backend in COPYING for placed in pipeline.stages)
+    return Engine(
+        stages=len(pipeline.stages),
+        context=space.context,
+        streams=space.streams,
+        beside=chunks_beside([manifest.plan.of(placed.node) for placed in pipeline.stages]),
+        epoch=epoch,
+        reuse=BLOCK if reuse and copies else 0,
+    )

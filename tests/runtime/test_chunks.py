@@ -1,0 +1,62 @@
+"""How large chunks of prompts are while others decode: by the plan, and in the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from ruvrun import frames
+from ruvrun.manifest import Expected
+from ruvrun.pipeline.chunks import LEAST, PATIENCE, chunks_beside
+from tests.runtime.fakes import plain_tokens
+from tests.runtime.test_engine import Ring, request
+
+SIZES = [16, 32, 64, 128, 256]
+
+
+def stage(step: float, more: float, fixed: float, token: float) -> Expected:
+    """A stage whose step of n rows takes ``step + more * (n - 1)``; a chunk takes so much, and so much a token."""
+    return Expected(
+        node="a",
+        rows=[1, 4],
+        ms=[step, step + 3 * more],
+        chunks=SIZES,
+        chunk_ms=[fixed + token * size for size in SIZES],
+    )
+
+
+def test_no_chunk_takes_more_than_it_may_on_the_slowest_stage() -> None:
+    one = stage(40.0, 20.0, 4.0, 0.8)
+    found = chunks_beside([one])
+    assert found == (64, 64, 128, 128)
+    for rows, size in enumerate(found, 1):
+        assert one.chunk_ms[SIZES.index(size)] <= PATIENCE * (40.0 + 20.0 * (rows - 1))
+    slow = stage(50.0, 0.0, 10.0, 2.0)
+    assert chunks_beside([one, slow]) == (32, 32, 32, 64), "one has the steps, and the other one the chunks"
+
+
+def test_a_chunk_is_never_so_small_that_it_is_mostly_waste() -> None:
+    assert chunks_beside([stage(1.0, 1.0, 100.0, 1.0)]) == (LEAST,) * 4
+
+
+@pytest.mark.parametrize("silent", [None, Expected(node="b"), Expected(node="b", rows=[1], ms=[1.0])])
+def test_where_the_plan_says_nothing_chunks_stay_as_they_are(silent: Expected | None) -> None:
+    assert chunks_beside([stage(40.0, 20.0, 4.0, 0.8), silent]) == ()
+
+
+@pytest.mark.parametrize(("decoding", "expected"), [(0, 16), (1, 3), (2, 3), (3, 5), (4, 5), (5, 9), (8, 9)])
+def test_chunks_are_as_large_as_those_who_decode_allow(decoding: int, expected: int) -> None:
+    ring = Ring(2, decoding + 1, chunk=16, context=200, beside=(3, 5, 9))
+    for number in range(decoding):
+        ring.add(request(number, (number, 1), max_tokens=150))
+    while len(ring.decoding) < decoding:
+        ring.turn()
+    late = request(50, tuple(range(61)), max_tokens=3)
+    ring.add(late)
+    while 50 not in ring.finished:
+        ring.turn()
+    steps = [message for message in ring.sent if isinstance(message, frames.Step)]
+    sizes = [seq.count for step in steps for seq in step.seqs if seq.id == 50 and seq.position < 61]
+    assert sum(sizes) == 61
+    assert set(sizes[:-1]) == {expected}
+    assert 2 <= sizes[-1] <= expected + 1
+    assert ring.answers[50] == plain_tokens(late, 200)
