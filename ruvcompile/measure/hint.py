@@ -13,23 +13,31 @@ from ruvrun.costs import CostTable
 
 
 def cost_hint(options: Options, members: Sequence[Member], costs: CostTable) -> list[str]:
-    """Three commands for every kind of machine whose costs are scaled, of which the last one is the same for all:
-    make a probe, measure it there, and plan with what was measured. Empty where nothing is scaled.
+    """Three commands for every kind of machine whose costs are scaled, and each of its back ends, of which the last one
+    is the same for all: make a probe, measure it there, and plan with what was measured. Empty where nothing is scaled.
     """
-    scaled = {row.target for row in costs.unit if costs.provenance[row.source].software.startswith(SCALED)}
-    first = {member.target.name: member for member in reversed(members) if member.target.name in scaled}
+    scaled = {
+        (row.target, row.backend) for row in costs.unit if costs.provenance[row.source].software.startswith(SCALED)
+    }
+    holders = {member.target.name: member for member in reversed(members)}
+    kinds = sorted(kind for kind in scaled if kind[0] in holders)
+    several = {name for name, _ in kinds if sum(each == name for each, _ in kinds) > 1}
+    names = {kind: "-".join(kind) if kind[0] in several else kind[0] for kind in kinds}
     found = []
-    for name, member in sorted(first.items()):
-        probe, table = f"probe-{name}", f"costs-{name}.toml"
+    for (name, backend), called in names.items():
+        member, probe, table = holders[name], f"probe-{called}", f"costs-{called}.toml"
+        chosen = ["--backend", backend] if name in several else []
         found.append(
-            _line(["ruvcompile", "probe", str(options.model), "--target", name, *_of_model(options), "-o", probe])
+            _line(
+                ["ruvcompile", "probe", str(options.model), "--target", name, *chosen, *_of_model(options), "-o", probe]
+            )
         )
         there = _there(member.node)
         threads = [] if member.threads == member.target.cores else ["--threads", str(member.threads)]
         profile = _line(["ruvrun", "profile", probe, *threads, "-o", table])
         found.append(f"scp -r {probe} {there}: && ssh {there} {profile} && scp {there}:{table} .")
     if found:
-        given = [str(path) for path in options.costs] + [f"costs-{name}.toml" for name in sorted(first)]
+        given = [str(path) for path in options.costs] + [f"costs-{called}.toml" for called in names.values()]
         tables = [word for path in given for word in ("--costs", path)]
         found.append(
             _line(
@@ -71,7 +79,7 @@ def _fleet(options: Options) -> list[str]:
 
 def _shape(options: Options) -> list[str]:
     words = []
-    for key in ("stages", "replicas", "context", "streams", "name"):
+    for key in ("stages", "replicas", "backend", "context", "streams", "name"):
         if (value := getattr(options, key)) is not None:
             words += [f"--{key}", str(value)]
     return words

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ruvcompile.fleet import Fleet, FleetNode, make_fleet
@@ -47,6 +48,23 @@ def test_three_commands_that_hang_together() -> None:
         " && scp pi5-0.local:costs-pi5.toml .",
         "ruvcompile build 'my model.gguf' --target pi5 --nodes 4 --costs costs-pi5.toml",
     ]
+
+
+def test_a_machine_with_two_back_ends_is_probed_with_each() -> None:
+    fleet = make_fleet("x86-64", "2")
+    costs = table(x86_64=True)
+    both = replace_rows(costs, "openvino")
+    found = cost_hint(options(fleet, backend="auto"), [member(node) for node in fleet.nodes], both)
+    probes = [line for line in found if line.startswith("ruvcompile probe")]
+    assert [line.rpartition(" -o ")[2] for line in probes] == ["probe-x86-64-onnxruntime", "probe-x86-64-openvino"]
+    assert "--target x86-64 --backend openvino" in probes[1]
+    assert found[-1].endswith("--backend auto --costs costs-x86-64-onnxruntime.toml --costs costs-x86-64-openvino.toml")
+
+
+def replace_rows(costs: CostTable, backend: str) -> CostTable:
+    """The rows, and the same again of another back end."""
+    more = [msgspec.structs.replace(row, backend=backend) for row in costs.unit]
+    return msgspec.structs.replace(costs, unit=[*costs.unit, *more])
 
 
 def test_nothing_is_said_of_what_was_measured() -> None:
