@@ -48,7 +48,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append(options)
         return PLAN
 
-    def verify(manifest: Path, model: Path | None, progress: Progress) -> dict[str, Any]:
+    def verify(manifest: Path, model: Path | None, progress: Progress, tokens: int | None) -> dict[str, Any]:
+        del progress, tokens
         made.append((manifest, model))
         return VERIFY
 
