@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from onnx import helper
 
 from ruvcompile.errors import FitError, InputError, MachineError
 from ruvcompile.lower.sheet import Keyed
@@ -16,13 +17,15 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.program import Program
 from ruvrun.bundle import StageSpec
-from ruvrun.executors import DecoderExecutor, Span, devices, load_decoder, openvino_npu
+from ruvrun.executors import DecoderExecutor, Span, devices, load_decoder, load_graph, openvino_npu
 from ruvrun.executors.forms import VARIABLE, device_of, on_cpu
 from ruvrun.executors.openvino_gpu import Lane, LaneDecoder
 from ruvrun.executors.openvino_npu import PackedDecoder
+from ruvrun.executors.shaped import ShapedGraph
 from ruvrun.pipeline import LocalPipeline, Worker
 from ruvrun.profile.sheet import load_sheet
 from tests.decoders import Stage, ask, family_program
+from tests.graphs import make_model, program_of, tensor, weight
 
 CONTEXT, SLOTS, PIECE = 80, 4, 16
 IDS = np.random.default_rng(7).integers(3, 300, (SLOTS, CONTEXT))
@@ -257,6 +260,35 @@ def test_a_stage_is_the_same_bytes_every_time(program, tmp_path, backend) -> Non
     assert found[0] == found[1]
     assert [unit.key for unit in load_sheet(path, spec).unit] == list(keyed.keys)
     assert all(unit.nodes for unit in load_sheet(path, spec).unit)
+
+
+@pytest.mark.parametrize("backend", FORMS)
+def test_any_other_graph_runs_there_too(tmp_path, backend, monkeypatch) -> None:
+    """On an NPU a graph of open shapes becomes one for every shape that comes."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("ReduceMean", ["c", "axes"], ["y"], "mean", keepdims=0),
+    ]
+    random = np.random.default_rng(0)
+    weights = [weight("w", random.standard_normal((8, 3, 3, 3))), weight("axes", [2, 3], np.int64)]
+    program = program_of(make_model(nodes, [tensor("x", ["n", 3, 8, 8])], [tensor("y", ["n", 8])], weights))
+    (piece,) = pieces(program, program_units(program), ())
+    graphs = []
+    for name in ("onnxruntime", backend):
+        spec = write_stage(program, piece, tmp_path / name, WeightStore(tmp_path / "w"), backend=name, target="host")
+        graphs.append(load_graph(tmp_path / name, on_cpu(spec), threads=1))
+    assert spec.options["INFERENCE_PRECISION_HINT"] == {"openvino-gpu": "f32", "openvino-npu": "f16"}[backend]
+    monkeypatch.setattr("ruvrun.executors.shaped.SHAPES", 2)
+    for count in (2, 3, 2, 4, 5, 2):
+        x = random.standard_normal((count, 3, 8, 8)).astype(np.float32)
+        one, other = (graph.run({"x": x})["y"] for graph in graphs)
+        assert np.abs(one - other).max() <= 1e-5
+    if isinstance(graphs[1], ShapedGraph):
+        assert len(graphs[1]._graphs) == 2
+    for wrong in (x[:, :2], x.astype(np.float64), x[0]):
+        with pytest.raises(InputError) as error:
+            graphs[1].run({"x": wrong})
+        assert error.value.ref == "graph-run-failed"
 
 
 # Where a stage runs

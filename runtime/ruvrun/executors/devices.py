@@ -111,16 +111,24 @@ def settings(device: str, spec: StageSpec, threads: int, *, profile: bool = Fals
     return found
 
 
-def refused(device: str, spec: StageSpec, error: RuntimeError) -> MachineError:
-    """What a device says that is here and does not take a stage: mostly that its driver is too old for it."""
-    seen = {each.name: each for each in devices()}
-    version = seen[device].driver if device in seen else ""
-    return MachineError(
-        "device-refused",
-        f"{device} does not take {spec.model}",
-        context=[f"driver {version or 'unknown'}", *[line for line in str(error).splitlines() if line.strip()][:6]],
-        hint=f"update the driver of {device}, or run the stage on the CPU: {VARIABLE}=CPU",
-    )
+def compile_stage(core: Any, model: Any, device: str, spec: StageSpec, told: Mapping[str, Any]) -> Any:
+    """``model``, of a stage or a part of one, compiled for ``device`` as it was ``told`` (``settings``).
+
+    Raises:
+        MachineError: ``device-refused``: it is here and does not take it, mostly because its driver is too old for it.
+    """
+    try:
+        return core.compile_model(model, device, dict(told))
+    except RuntimeError as error:
+        raise MachineError(
+            "device-refused",
+            f"{device} does not take {spec.model}",
+            context=[
+                f"it is {_described(core, device)}",
+                *[line for line in str(error).splitlines() if line.strip()][:6],
+            ],
+            hint=f"update the driver of {device}, or run the stage on the CPU: {VARIABLE}=CPU",
+        ) from None
 
 
 def _described(core: Any, name: str) -> Device:

@@ -34,7 +34,7 @@ from ruvrun.elements import Array
 from ruvrun.errors import IntegrityError
 from ruvrun.executors import Span
 from ruvrun.executors.attention import BEAMS, EMBEDDED, IDS
-from ruvrun.executors.devices import refused, require, settings
+from ruvrun.executors.devices import compile_stage, require, settings
 from ruvrun.executors.intermediate import loading, map_stage
 from ruvrun.executors.kernels import Ran, kernels
 from ruvrun.executors.masks import NOTHING, fill_mask, window_masks
@@ -202,20 +202,15 @@ def open_decoder(
     device = require(core, spec)
     with loading(spec):
         model, constants = map_stage(core, directory, spec)
-    try:
-        compiled = core.compile_model(model, device, settings(device, spec, threads, profile=profile))
-    except RuntimeError as error:
-        raise refused(device, spec, error) from None
+    compiled = compile_stage(core, model, device, spec, settings(device, spec, threads, profile=profile))
     return LaneDecoder(compiled, spec, context=context, slots=slots, constants=constants)
 
 
 def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool = False) -> OpenVinoGraph:
-    """Load a stage of a graph, for whatever device it is; ``profile`` as in ``open_decoder``."""
+    """Load a stage of a graph; ``profile`` as in ``open_decoder``."""
     core = ov.Core()
     device = require(core, spec)
     with loading(spec):
         model = core.read_model(directory / spec.model)
-    try:
-        return OpenVinoGraph(core.compile_model(model, device, settings(device, spec, threads, profile=profile)))
-    except RuntimeError as error:
-        raise refused(device, spec, error) from None
+    told = settings(device, spec, threads, profile=profile)
+    return OpenVinoGraph(compile_stage(core, model, device, spec, told))

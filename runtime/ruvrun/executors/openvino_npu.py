@@ -12,6 +12,8 @@ kept, position *p* of slot *n* at place ``n x context + p``; what a call gives b
 are put there afterwards. A mask (``masks``) tells each token which places are its own sequence's, and which of the
 tokens beside it. So a rewind is a smaller position and never a copy.
 
+Any other graph is made static, too, where its shapes are open: one for every shape of its inputs (``shaped.py``).
+
 Nothing slides: a slot has as many places as the context has positions. Where that is used up a sequence is at its end,
 and the head ends its answer with ``length``.
 
@@ -35,13 +37,14 @@ from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.executors import Span
 from ruvrun.executors.attention import EMBEDDED, IDS
-from ruvrun.executors.devices import refused, require, settings
+from ruvrun.executors.devices import compile_stage, require, settings
 from ruvrun.executors.intermediate import loading, map_stage
 from ruvrun.executors.kernels import Ran, kernels
 from ruvrun.executors.masks import HIDDEN, fill_mask
-from ruvrun.executors.openvino_gpu import POSITIONS, load_graph
+from ruvrun.executors.openvino_gpu import POSITIONS
 from ruvrun.executors.paged import LOGITS, ROWS
 from ruvrun.executors.pages import zeroed
+from ruvrun.executors.shaped import load_graph
 from ruvrun.executors.static import PAST, PRESENT, Sizes, StaticGraph, make_static
 
 CHUNK = 128
@@ -207,10 +210,7 @@ def open_decoder(
     told = settings(device, spec, threads, profile=profile)
 
     def compiled(sizes: Sizes) -> Any:
-        try:
-            return core.compile_model(make_static(model, sizes), device, told)
-        except RuntimeError as error:
-            raise refused(device, spec, error) from None
+        return compile_stage(core, make_static(model, sizes), device, spec, told)
 
     kept = {}
     for port in model.inputs:

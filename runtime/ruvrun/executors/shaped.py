@@ -1,0 +1,74 @@
+"""Stages of graphs for a device whose compiler wants to know every shape: a graph for each that inputs come in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+
+from ruvrun.bundle import StageSpec
+from ruvrun.elements import Value
+from ruvrun.errors import InputError
+from ruvrun.executors.devices import compile_stage, require, settings
+from ruvrun.executors.intermediate import loading
+from ruvrun.executors.kernels import Ran
+from ruvrun.executors.openvino import OpenVinoGraph
+
+SHAPES = 8
+"""Shapes of inputs for which a graph is kept."""
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+class ShapedGraph:
+    """A stage of a graph whose shapes are open; a ``GraphExecutor``.
+
+    Args:
+        compiled: makes the graph of some shapes, by the names of inputs.
+    """
+
+    def __init__(self, compiled: Callable[[Shapes], OpenVinoGraph]) -> None:
+        self._compiled = compiled
+        self._graphs: dict[tuple[tuple[str, tuple[int, ...]], ...], OpenVinoGraph] = {}
+        self._ran: OpenVinoGraph | None = None
+
+    def run(self, tensors: Mapping[str, Value]) -> dict[str, Value]:
+        """Run the stage once; the first run with other shapes takes as long as loading."""
+        shapes = {name: value.shape for name, value in tensors.items() if isinstance(value, np.ndarray)}
+        key = tuple(sorted(shapes.items()))
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._compiled(shapes)
+            if len(self._graphs) >= SHAPES:
+                self._graphs.pop(next(iter(self._graphs)))
+            self._graphs[key] = graph
+        self._ran = graph
+        return graph.run(tensors)
+
+    def kernels(self) -> list[Ran]:
+        """As ``OpenVinoGraph.kernels``."""
+        return self._ran.kernels() if self._ran is not None else []
+
+
+def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool = False) -> OpenVinoGraph | ShapedGraph:
+    """Load a stage of a graph; with ``profile`` it keeps the time of every kernel."""
+    core = ov.Core()
+    device = require(core, spec)
+    with loading(spec):
+        model = core.read_model(directory / spec.model)
+    told = settings(device, spec, threads, profile=profile)
+
+    def compiled(shapes: Shapes) -> OpenVinoGraph:
+        static = model.clone()
+        try:
+            if shapes:
+                static.reshape({name: ov.PartialShape(list(shape)) for name, shape in shapes.items()})
+        except RuntimeError as error:
+            hint = "compare names, types and shapes"
+            what = "the graph refused these inputs"
+            raise InputError("graph-run-failed", what, context=[str(error)], hint=hint) from None
+        return OpenVinoGraph(compile_stage(core, static, device, spec, told))
+
+    return ShapedGraph(compiled) if model.is_dynamic() else compiled({})
