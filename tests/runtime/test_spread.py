@@ -31,8 +31,8 @@ def ask(number: int, prompt: int = 3, max_tokens: int = 6) -> Request:
     return Request(number, tuple(range(2, 2 + prompt)), max_tokens, greedy(), frozenset())
 
 
-def lanes(count: int, streams: int = 2) -> list[Lane]:
-    found = [Lane(n, Engine(stages=1, context=CONTEXT, streams=streams), 10.0) for n in range(count)]
+def lanes(count: int, streams: int = 2, reuse: int = 0) -> list[Lane]:
+    found = [Lane(n, Engine(stages=1, context=CONTEXT, streams=streams, reuse=reuse), 10.0) for n in range(count)]
     for lane in found:
         lane.ready = True
     return found
@@ -64,6 +64,21 @@ def test_of_equally_many_the_one_with_less_to_read_is_taken() -> None:
     give(two[0], ask(1, prompt=30))
     give(two[1], ask(2, prompt=3))
     assert least_busy(two) is two[1]
+
+
+def test_a_prompt_goes_where_most_of_it_is_known_unless_there_is_much_more_to_do() -> None:
+    two = lanes(2, streams=8, reuse=4)
+    prompt = ask(1, prompt=20).prompt
+    give(two[1], ask(1, prompt=20))
+    assert isinstance(two[1].work, Engine)
+    while two[1].work.step() is not None:
+        pass
+    assert least_busy(two) is two[0]
+    assert least_busy(two, prompt) is two[1]
+    assert least_busy(two, (*prompt[:12], *range(50, 58))) is two[1]
+    assert least_busy(two, (*prompt[:8], *range(50, 62))) is two[0], "less than half of it"
+    give(two[1], ask(2, prompt=3))
+    assert least_busy(two, prompt) is two[0]
 
 
 def test_a_pipeline_that_is_not_whole_gets_nothing() -> None:

@@ -113,6 +113,10 @@ class Engine:
         """Prompt tokens that were not sent yet, of those who wait for a slot, too."""
         return sum(each.prompt_left for held in (self._running, self._waiting) for each in held.values())
 
+    def known(self, prompt: tuple[int, ...]) -> int:
+        """How many positions of a prompt need not be computed."""
+        return self._slots.known(prompt)
+
     @property
     def in_flight(self) -> int:
         """Steps in the ring."""

@@ -151,7 +151,7 @@ class Driver:
         if not self._decodes:
             raise InputError("not-a-decoder", "this model takes tensors, not text", hint="use `ruvrun run --input`")
         with self._lock:
-            lane = self._choose()
+            lane = self._choose(request.prompt if len(self._lanes) > 1 else ())
             assert isinstance(lane.work, Engine)
             lane.work.add(request)
             lane.callers[request.id] = on_event
@@ -307,11 +307,11 @@ class Driver:
             except Exception:  # noqa: BLE001 - a caller's bug must not end everyone else's requests
                 _log.exception("a request's callback failed")
 
-    def _choose(self) -> Lane:
+    def _choose(self, prompt: tuple[int, ...] = ()) -> Lane:
         """The lane that gets the next request."""
         if self._broken is not None or self._stopping:
             raise stage_lost(str(self._broken) if self._broken else _STOPPING)
-        lane = least_busy(self._lanes)
+        lane = least_busy(self._lanes, prompt)
         if lane is None:
             raise UnreachableError(
                 "not-ready",

@@ -5,7 +5,9 @@ sequence shares its steps with the fewest others, and waits behind the fewest. W
 calls) a pipeline holds, those that wait for space included. Tokens still to do would be no better a measure: most
 requests end long before the number of tokens that they allow, and a step costs little more for a long sequence than for
 a short one. But prompts that are still to be read stand before everyone else's next token, so among those that hold
-equally many sequences it is the one with the shortest prompts to read; then the first.
+equally many sequences it is the one with the shortest prompts to read; then the first. What a pipeline still has of the
+new prompt (the chat's earlier turns, the same instructions) need not be read there; more than half of it is worth one
+more sequence in its company.
 
 A sequence that has begun stays where it is: its key/value space is there. One that waits has nothing anywhere, so it
 waits for the first pipeline that has room (``level``), which looks at nothing but who waits, and costs next to nothing
@@ -28,14 +30,17 @@ from ruvrun.pipeline.lane import Lane, Told
 MOST_LOSSES = 2
 
 
-def least_busy(lanes: Iterable[Lane]) -> Lane | None:
-    """The lane that should get the next request; None while no pipeline is whole."""
+def least_busy(lanes: Iterable[Lane], prompt: tuple[int, ...] = ()) -> Lane | None:
+    """The lane that should get the next request, with this prompt; None while no pipeline is whole."""
     best: Lane | None = None
     least = (0, 0)
     for lane in lanes:
         if lane.ready:
             work = lane.work
-            load = work.running + work.waiting, work.unread if isinstance(work, Engine) else 0
+            load = work.running + work.waiting, 0
+            if isinstance(work, Engine):
+                known = work.known(prompt)
+                load = load[0] - (2 * known > len(prompt)), work.unread - known
             if best is None or load < least:
                 best, least = lane, load
     return best
@@ -56,7 +61,9 @@ def leave(lost: Lane, lanes: Collection[Lane], why: str) -> Told:
     """A pipeline was lost: what it had goes on at others, where there is one; whom to tell that it does not."""
     if least_busy(lanes) is not None:
         for each in lost.work.abandon():
-            other = least_busy(lanes) if each.losses < MOST_LOSSES else lost
+            other = least_busy(lanes, each.request.prompt if isinstance(each, Sequence) else ())
+            if each.losses >= MOST_LOSSES:
+                other = lost
             assert other is not None
             _give(each, lost, other)
     return lost.lose(why)
