@@ -446,6 +446,13 @@ def test_what_a_table_says_in_short() -> None:
     assert lines[2] == "a to b: 0.250 ms, 5.0 MB/s"
 
 
+def test_a_table_of_several_back_ends_says_which_is_which() -> None:
+    units = [msgspec.structs.replace(row("a"), backend=backend) for backend in ("onnxruntime", "openvino")]
+    own = Overhead(kind="decoder", target="host", backend="openvino", threads=1, source=0)
+    lines = costs_text(costs_json(CostTable(provenance=[HERE], unit=units, overhead=[own]))).splitlines()
+    assert [line.partition(", ")[0] for line in lines] == ["onnxruntime", "openvino", "openvino"]
+
+
 def test_a_row_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "costs.toml"
     path.write_bytes(dump_costs(CostTable(provenance=[HERE], unit=[row("a", 1.0), row("b"), row("a", 2.0)])))

@@ -21,11 +21,13 @@ def costs_json(table: CostTable) -> dict[str, Any]:
 
 
 def costs_text(told: Mapping[str, Any]) -> str:
-    """A line for each part of a table, from its JSON."""
-    lines = [_line(unit) for unit in told["units"]]
+    """A line for each part of a table, from its JSON; of one with several back ends each says which it is of."""
+    several = len({unit["backend"] for unit in told["units"]}) > 1
+    lines = [f"{unit['backend']}, {_line(unit)}" if several else _line(unit) for unit in told["units"]]
     for row in told["overhead"]:
         stage, head = (f"{row[f'{who}_ms']:.3f} + {row[f'{who}_row_ms']:.3f} a row" for who in ("stage", "head"))
-        lines.append(f"beside them, ms a step: {stage} in the stage, {head} in the head, {row['hop_ms']:.3f} a hop")
+        of = f"{row['backend']}, " if several else ""
+        lines.append(f"{of}beside them, ms a step: {stage} in the stage, {head} in the head, {row['hop_ms']:.3f} a hop")
     lines += [f"{row['name']}: {row['value']:.4g} {row['unit']}" for row in told["rates"]]
     for row in told["links"]:
         rate = row["bytes_per_s"] / 1e6
@@ -38,6 +40,7 @@ def _unit(row: UnitCost) -> dict[str, Any]:
     return {
         "label": row.label,
         "target": row.target,
+        "backend": row.backend,
         "threads": row.threads,
         "beside": row.beside,
         "ms": row.ms,
