@@ -24,7 +24,7 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvcompile.passes.quantise import quantise
 from ruvrun.bundle import StageSpec
-from ruvrun.executors.intermediate import read_stage
+from ruvrun.executors.intermediate import map_stage
 
 BLOCK = 32
 _STACKED = "stacked"
@@ -42,7 +42,7 @@ def write_peer_model(source: Path, like: StageSpec, directory: Path, *, context:
     made = directory / (_STACKED if stacked else "apart")
     stage.LOWERINGS[__name__] = __name__
     spec = stage.write_stage(program, piece, made, WeightStore(directory / "store"), backend=__name__, target="host")
-    model = read_stage(ov.Core(), made, spec)
+    model, _constants = map_stage(ov.Core(), made, spec)  # which the model reads
     _without_rows(model)
     ov.save_model(model, directory / "openvino_model.xml", compress_to_fp16=False)
     # An answer is measured at its full length, so nothing that may be picked ends it.

@@ -15,15 +15,11 @@ from ruvrun.errors import InputError
 from ruvrun.executors.pages import PAGE, mapped
 
 
-def read_stage(core: Any, directory: Path, spec: StageSpec) -> Any:
-    """The ``openvino.Model`` of a decoder stage, with constants of its own."""
-    return core.read_model((directory / spec.model).read_bytes(), ov.Tensor(map_constants(directory, spec)))
-
-
 def map_stage(core: Any, directory: Path, spec: StageSpec) -> tuple[Any, Array]:
-    """As ``read_stage``, with constants that lie in the files; they must be kept as long as anything made of the model.
+    """The ``openvino.Model`` of a decoder stage, and its constants, to be kept as long as anything made of the model.
 
-    Kernels pack most weights for themselves. What they read as it is, rows of an embedding, comes from the files.
+    They lie in the files. Kernels pack most weights for themselves; what they read as it is, rows of an embedding, is
+    read from there.
     """
     constants = map_constants(directory, spec)
     model = core.read_model((directory / spec.model).read_bytes(), ov.Tensor(constants, shared_memory=True))
@@ -49,4 +45,4 @@ def map_constants(directory: Path, spec: StageSpec) -> Array:
     return mapped([(directory / file.path, file.bytes) for file in spec.files if file.path.startswith("weights/")])
 
 
-__all__ = ["PAGE", "loading", "map_constants", "map_stage", "read_stage"]
+__all__ = ["PAGE", "loading", "map_constants", "map_stage"]

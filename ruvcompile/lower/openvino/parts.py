@@ -82,20 +82,18 @@ def reshape_scales(model: Any) -> None:
     for node in model.get_ops():
         if node.get_type_name() != "Constant" or not node.get_element_type().is_real():
             continue
-        for reader in [port.get_node() for port in node.output(0).get_target_inputs()]:
-            value, kind = reader.output(0), reader.get_type_name()
-            if kind == "Convert" and value.get_element_type() == node.get_element_type():
-                (value, kind) = _only_reader(value)
-            if kind == "Reshape" and value.get_partial_shape().is_static:
-                made = opset13.constant(node.get_data().reshape(list(value.get_shape())))
-                made.set_friendly_name(node.get_friendly_name())
-                for port in value.get_target_inputs():
-                    port.replace_source_output(made.output(0))
+        for reader in _readers(node):
+            same = reader.get_type_name() == "Convert" and reader.get_element_type() == node.get_element_type()
+            for last in _readers(reader) if same else [reader]:
+                if last.get_type_name() == "Reshape" and last.get_output_partial_shape(0).is_static:
+                    made = opset13.constant(node.get_data().reshape(list(last.get_output_shape(0))))
+                    made.set_friendly_name(node.get_friendly_name())
+                    for port in last.output(0).get_target_inputs():
+                        port.replace_source_output(made.output(0))
 
 
-def _only_reader(value: Any) -> tuple[Any, str]:
-    (reader,) = [port.get_node() for port in value.get_target_inputs()]
-    return reader.output(0), reader.get_type_name()
+def _readers(node: Any) -> list[Any]:
+    return [port.get_node() for port in node.output(0).get_target_inputs()]
 
 
 def share_constants(model: Any) -> None:
