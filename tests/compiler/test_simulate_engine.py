@@ -19,6 +19,7 @@ from ruvcompile.simulate.service import Service
 from ruvrun.engine import Engine, Request
 from ruvrun.frames import Sampled, Sampling, Step
 from tests.compiler.forecasts import NOTHING, line
+from tests.runtime.consistency import check
 
 CHUNK = 16
 Asked = tuple[float, int, int]
@@ -77,7 +78,7 @@ def by_engine(forecast: Forecast, asked: Sequence[Asked]) -> list[list[float]]:
                 due = tuple((seq.id, (7,)) for seq in what[1].seqs if seq.rows)
                 for token in engine.receive(Sampled(what[1].epoch, what[1].step, due)):
                     times[token.id].append(now)
-                engine.check()
+                check(engine)
         while (sent := engine.step()) is not None:
             if isinstance(sent[0], Step):
                 queues[0].append(sent[0])

@@ -18,6 +18,7 @@ from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, Span
 from ruvrun.pipeline.worker import Worker
 from tests import strategies
+from tests.runtime.consistency import check
 from tests.runtime.fakes import LAYERS, VOCAB, FakeDecoder, fake_spec, fake_workers, greedy, plain_tokens
 
 CONTEXT = 24
@@ -242,7 +243,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def consistent(self) -> None:
         ring = self.ring
-        ring.engine.check()
+        check(ring.engine)
         assert ring.steps_out <= ring.engine.window
         opened = [message.id for message in ring.sent if isinstance(message, frames.Open)]
         assert opened == sorted(opened), "first come, first served"
@@ -264,7 +265,7 @@ class AnyOrder(RuleBasedStateMachine):
         if not hasattr(self, "ring"):
             return
         self.ring.drain()
-        self.ring.engine.check()
+        check(self.ring.engine)
         assert self.ring.engine.running == self.ring.engine.waiting == 0
         assert all(worker.open_sequences == 0 for worker in self.ring.workers) or not self.ring.sent
         for one in self.requests:
@@ -446,7 +447,7 @@ def test_a_result_that_does_not_fit_is_a_fault_and_changes_nothing(wrong: frames
         pass
     with pytest.raises(IntegrityError):
         engine.receive(wrong)
-    engine.check()
+    check(engine)
     assert engine.receive(frames.Sampled(1, 1, ((0, (5,)),))) == [Token(0, 5, None)]
     with pytest.raises(IntegrityError):
         engine.receive(frames.Sampled(1, 1, ((0, (5,)),)))

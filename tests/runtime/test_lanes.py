@@ -17,6 +17,7 @@ from ruvrun.executors import Array
 from ruvrun.pipeline.lane import Event, Lane, Told
 from ruvrun.pipeline.spread import MOST_LOSSES, least_busy, leave, level
 from tests import strategies
+from tests.runtime.consistency import check
 from tests.runtime.fakes import VOCAB, fake_workers, plain_tokens
 
 CONTEXT = 24
@@ -101,7 +102,7 @@ class World:
 
     def check(self) -> None:
         for engine in self.engines:
-            engine.check()
+            check(engine)
         level(self.lanes)
         room = any(lane.ready and lane.work.has_room for lane in self.lanes)
         assert not (room and any(lane.work.waiting for lane in self.lanes)), "one waits although there is room"

@@ -18,6 +18,7 @@ from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.lane import Lane
 from ruvrun.pipeline.spread import least_busy, leave, level
 from ruvrun.pipeline.worker import Worker
+from tests.runtime.consistency import check
 from tests.runtime.fake_ring import Event as Heard
 from tests.runtime.fake_ring import FakeRing, fake_manifest
 from tests.runtime.fakes import fake_workers, greedy, plain_tokens
@@ -103,7 +104,7 @@ def test_who_waits_gets_room_wherever_it_is_the_oldest_first() -> None:
     assert [held(lane) for lane in three] == [(1, 0), (1, 0), (1, 0)]
     for lane in three:
         assert isinstance(lane.work, Engine)
-        lane.work.check()
+        check(lane.work)
         assert list(lane.callers) == [next(iter(lane.work._running))]
 
 

@@ -46,7 +46,7 @@ from ruvrun.engine.flight import Flight, check_result
 from ruvrun.engine.kv import SlotTable
 from ruvrun.engine.sampling import told
 from ruvrun.engine.scheduler import CHUNK, Part, Scheduler
-from ruvrun.engine.sequence import NO_SLOT, Lost, Request, Sequence, Token, check_request
+from ruvrun.engine.sequence import Lost, Request, Sequence, Token, check_request
 
 Outgoing = tuple[frames.Ring, dict[str, npt.NDArray[np.int64]]]
 
@@ -213,29 +213,6 @@ class Engine:
     def lose(self, why: str) -> list[Lost]:
         """As ``abandon``, and every request ends."""
         return [Lost(each.request.id, why) for each in self.abandon()]
-
-    def check(self) -> None:
-        """What must hold between any two calls. For tests."""
-        self._slots.check()
-        assert len({sequence.slot for sequence in self._running.values()}) == self._slots.held_count == self.running
-        assert all(self._slots.holder(sequence.slot) == name for name, sequence in self._running.items())
-        assert all(sequence.slot == NO_SLOT for sequence in self._waiting.values())
-        assert not self._waiting or not self._slots.can_allocate(), "one waits although a slot is free"
-        assert len(self._flights) <= self.window, "more steps in the ring than the window allows"
-        assert sum(flight.decode for flight in self._flights) <= self._stages
-        numbers = [flight.step for flight in self._flights]
-        assert numbers == sorted(set(numbers))
-        assert all(number < self._numbered for number in numbers)
-        awaited = [sequence for flight in self._flights for sequence in flight.due]
-        for sequence in self._running.values():
-            assert awaited.count(sequence) == int(sequence.due), "a step is due that nobody sent, or twice"
-            assert sequence.sent <= self.context
-            if sequence.decoding:
-                assert sequence.prompt_left == 0
-                assert sequence.sent <= len(sequence.tokens) - 1 + sequence.due
-                assert not sequence.due or sequence.sent == len(sequence.tokens)
-            else:
-                assert sequence.due == (sequence.prompt_left == 0), "a prompt that was sent awaits its token"
 
     def _send(self, parts: list[Part]) -> Outgoing:
         """What goes now: a Step, or the Open of a sequence that is new with that Step behind it in the outbox.
