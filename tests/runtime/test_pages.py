@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ruvrun.executors.pages import full_regions, zeroed
+from ruvrun.executors.pages import PAGE, full_regions, mapped, zeroed
 
 ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -60,6 +60,32 @@ def test_what_was_loaded_is_put_on_huge_pages_and_takes_no_more_memory() -> None
     assert total == 64 << 17
     assert asked - asked_before >= 48 << 10, "most of 64 MiB shall be on huge pages"
     assert rss - rss_before <= 8 << 10, "what nobody has written stays empty"
+
+
+@pytest.mark.parametrize("page", [4096, 65536])
+def test_files_are_put_one_behind_the_other_and_never_changed(page, tmp_path, monkeypatch) -> None:
+    """Also where pages of memory are too large to map them so."""
+    contents = [b"a" * 5000, b"", b"b" * 4096, b"c"]
+    files = []
+    for number, content in enumerate(contents):
+        path = tmp_path / f"{number}"
+        path.write_bytes(content)
+        files.append((path, len(content)))
+    monkeypatch.setattr("ruvrun.executors.pages.mmap.PAGESIZE", page)
+    found = mapped(files)
+    wanted = b"".join(content.ljust(-(-len(content) // PAGE) * PAGE, b"\0") for content in contents)
+    assert found.tobytes() == wanted
+    found[:] = 1
+    assert [path.read_bytes() for path, _ in files] == contents
+    assert mapped([]).shape == (0,)
+
+
+def test_a_mapped_file_may_go(tmp_path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"w" * 9000)
+    found = mapped([(path, 9000)])
+    path.unlink()
+    assert found[:9000].tobytes() == b"w" * 9000
 
 
 def test_zeroed_space_is_zero_and_can_be_written() -> None:

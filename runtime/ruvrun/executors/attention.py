@@ -142,8 +142,9 @@ def _like(like: Any, layer: int, sources: Mapping[int, Any], arrays: dict[str, A
         inputs.append(source)
     made = op._PagedAttentionExtension(inputs)
     made.set_friendly_name(f"/layers.{layer}/attn/{OPERATION}")
-    for key in _KNOWN:
-        made.get_rt_info()[key] = like.get_rt_info()[key].astype(int)
+    for key, value in like.get_rt_info().items():
+        if key in _KNOWN:
+            made.get_rt_info()[key] = value.astype(int)
     return made
 
 
