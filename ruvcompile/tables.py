@@ -136,7 +136,8 @@ def _expected(result: Mapping[str, Any]) -> str:
     if bounds := result.get("bounds"):
         told = ", ".join(f"{name.replace('_', ' ')} {ms:.2f} ms" for name, ms in bounds.items())
         lines.append(f"bounds: {told}")
-    lines.append(f"costs: {result['cost_source']}")
+    links = {"fleet": "as the fleet file says"}.get(source := result.get("link_source", ""), source)
+    lines.append(f"costs: {result['cost_source']}{f'; links {links}' if links else ''}")
     return "\n".join(lines)
 
 
@@ -216,7 +217,8 @@ def verify_text(result: Mapping[str, Any]) -> str:
     compared = f"{cases}, {result['tokens']} tokens" if result.get("tokens") else cases
     largest = result.get("max_abs_diff")
     apart = f"; largest difference {largest:.3g}" if largest is not None else ""
-    lines = [f"staged against uncut: {same} ({compared}{apart})"]
+    what = "in company against alone" if result.get("mixed") else "staged against uncut"
+    lines = [f"{what}: {same} ({compared}{apart})"]
     lines += [_equality(each) for each in result.get("equality", [])]
     source = result.get("vs_source")
     if random := result.get("random"):

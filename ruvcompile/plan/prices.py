@@ -24,6 +24,8 @@ from ruvcompile.targets import BACKENDS
 from ruvrun.costs import Overhead, UnitCost
 from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES
 
+TOLD, MEASURED, ASSUMED = "fleet", "measured", "assumed"
+
 _Row = TypeVar("_Row", UnitCost, Overhead)
 
 
@@ -123,16 +125,27 @@ class Prices:
 
         On one machine it costs no time per byte: what encrypting and copying takes is the processes' own work.
         """
+        return self._way(sender, receiver)[0]
+
+    def link_source(self, sender: Member, receiver: Member) -> str:
+        """What that way is known from: ``fleet`` (its file), ``measured`` or ``assumed``."""
+        return self._way(sender, receiver)[1]
+
+    def _way(self, sender: Member, receiver: Member) -> tuple[Hop, str]:
         pair = (sender.name, receiver.name)
         told = self.facts.options.fleet.link(*pair)
         same = sender.name == receiver.name
+        if told is not None and not same:
+            both = sender.node.local and receiver.node.local
+            return Hop(1e3 * told.latency, 0.0 if both else 1e3 / told.bandwidth), TOLD
         if same or (sender.node.local and receiver.node.local):
-            latency = self.overhead(sender, sender.beside).hop_ms or (0.0 if same else 1e3 * LOOPBACK.latency)
-            return Hop(1e3 * told.latency if told and not same else max(0.0, latency + self.facts.hop_ms))
-        if told is not None:
-            return Hop(1e3 * told.latency, 1e3 / told.bandwidth)
+            known = self.overhead(sender, sender.beside).hop_ms
+            latency = known or (0.0 if same else 1e3 * LOOPBACK.latency)
+            return Hop(max(0.0, latency + self.facts.hop_ms)), MEASURED if known else ASSUMED
         measured = self._links.get(pair) or self._links.get((pair[1], pair[0]))
-        return measured or Hop(1e3 * NETWORK.latency, 1e3 / NETWORK.bandwidth)
+        if measured is not None:
+            return measured, MEASURED
+        return Hop(1e3 * NETWORK.latency, 1e3 / NETWORK.bandwidth), ASSUMED
 
 
 def _further(row: UnitCost, tokens: int, position: int) -> float:

@@ -135,6 +135,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     gap: float
     verdict: str
     cost_source: str = "measured"
+    link_source: str = ""
     rows: int = 1
     exact: bool = True
     bound_by: str = ""

@@ -138,6 +138,23 @@ def test_measured_links_count_where_the_fleet_says_nothing(program) -> None:
     assert told.figures["predicted_tokens_per_s_one"] > near.figures["predicted_tokens_per_s_one"]
 
 
+def test_what_the_links_are_known_from_is_told(program) -> None:
+    costs = table(program, {"pi5": 1.0})
+    known = LinkCost(sender="a", receiver="b", latency_ms=0.01, bytes_per_s=1e9, source=0)
+    machines = replace(fleet(node("a"), node("b"), node("c")), default_link=None)
+    told = replace(machines, default_link=Link(1e9, 0.0))
+    for links, where, sources in (([], machines, "assumed"), ([known], machines, "measured"), ([known], told, "fleet")):
+        figures = plan_of(program, where, replace_links(costs, links), stages=2, replicas=1, streams=2).figures
+        assert {link["source"] for link in figures["links"]} == {sources}
+        assert [(link["from"], link["to"]) for link in figures["links"]] == [("a", "b"), ("b", "a")]
+        assert figures["link_source"] == sources
+    mixed = plan_of(program, machines, replace_links(costs, [known]), stages=3, streams=3).figures
+    assert {link["source"] for link in mixed["links"]} == {"assumed", "measured"}
+    assert mixed["link_source"] == "assumed", "the least that is known"
+    alone = plan_of(program, fleet(node("a")), costs, streams=1).figures
+    assert (alone["links"], "link_source" in alone) == ([], False)
+
+
 def replace_links(costs, links):
     return msgspec.structs.replace(costs, link=links)
 

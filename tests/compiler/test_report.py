@@ -85,7 +85,7 @@ def test_it_tells_the_plan(built) -> None:
     output, result = built
     page = Text(read(output))
     assert page.open == []
-    for told in (result["verdict"], "host-0", "host-1", "onnxruntime", result["id"][:16], "Costs: measured."):
+    for told in (result["verdict"], "host-0", "host-1", "onnxruntime", result["id"][:16], "Costs: measured. Links: "):
         assert told in page.text
     for stage in result["stages"]:
         assert f"{stage['predicted_ms']:.3f}" in page.text

@@ -96,6 +96,7 @@ def test_both_bounds_are_told_where_they_are_two() -> None:
 
 def test_a_bound_is_told_beside_what_it_bounds() -> None:
     assert "ms; one pass 8.20 ms, lower bound" in plan_text(PLAN | {"bound_of": {"latency_ms": 8.2}})
+    assert "\ncosts: measured; links assumed\n" in plan_text(PLAN | {"link_source": "assumed"})
     assert "ms; one round 8.20 ms, lower bound" in plan_text(PLAN | {"bound_of": {"round_ms": 8.2}})
     assert "one pass" not in plan_text(PLAN)
 
