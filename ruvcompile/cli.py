@@ -133,6 +133,7 @@ def probe(output: str | None, **flags: Any) -> None:
 @click.option("--shape", multiple=True, help="NAME=1x3x640x640, for graphs with open shapes; repeatable.")
 @click.option("--costs", multiple=True, help="Tables whose rows need not be measured again; repeatable.")
 @click.option("--name", help="The model's name. [default: from the model]")
+@click.option("--streams", type=int, help="Sequences at once: of more than 8 larger steps are measured, too.")
 @click.option("-o", "--output", help="The cost table; rows that are there and not measured stay. [default: costs.toml]")
 @common
 def profile(output: str | None, **flags: Any) -> None:

@@ -187,7 +187,7 @@ def _facts(
 ) -> Facts:
     """Measure what is not known; everything that a plan is made from."""
     machines = {member.target.name: member.target.machine for member in candidates}
-    known, told = read_given(options.costs, set(front.keys), machines)
+    known, told = read_given(options.costs, set(front.keys), machines, options.streams or 0)
     for text in told:
         progress.note(text)
     costs = measure_fleet(

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from ruvcompile.errors import InputError
 from ruvrun.costs import CostTable, load_costs, merge
+from ruvrun.profile.places import MORE_ROWS
 
 _LABELS = 4
 _VERSIONED = ("ruvrun", "onnxruntime", "openvino")
 
 
 def read_given(
-    paths: Sequence[Path], keys: Collection[str], machines: Mapping[str, str]
+    paths: Sequence[Path], keys: Collection[str], machines: Mapping[str, str], most_rows: int = 0
 ) -> tuple[CostTable, tuple[str, ...]]:
     """All rows of the tables at ``paths``, and sentences about what a person should know of them.
 
@@ -26,6 +27,7 @@ def read_given(
         paths: as they were given; of equal rows the last one counts.
         keys: of the model's units.
         machines: of each target of the fleet, as ``platform.machine()`` says there.
+        most_rows: of a decoder's largest step.
 
     Raises:
         InputError: ``costs-of-another-model``, ``costs-empty``; or a file is no cost table.
@@ -45,7 +47,7 @@ def read_given(
                 context=[f"it has {', '.join(labels[:_LABELS])}{more}"],
                 hint="give the table of this model at the same --quant and --shape, or leave --costs out",
             )
-        found = [*_other_versions(table), *_other_machines(table, machines)]
+        found = [*_other_versions(table), *_other_machines(table, machines), *_few_rows(table, keys, most_rows)]
         notes += [f"{path}: {told}" for told in dict.fromkeys(found)]
         tables.append(table)
     return merge(tables), tuple(notes)
@@ -67,6 +69,18 @@ def _other_machines(table: CostTable, machines: Mapping[str, str]) -> Iterator[s
         source, wanted = table.provenance[row.source], machines.get(row.target)
         if wanted and not source.machine.startswith(wanted) and not source.software.startswith("scaled"):
             yield f"costs of {row.target} were measured on {source.machine}, and it has {wanted}: measure there"
+
+
+def _few_rows(table: CostTable, keys: Collection[str], wanted: int) -> Iterator[str]:
+    """Curves that end before the steps there will be; where they go on is not measured."""
+    wanted = min(wanted, MORE_ROWS[-1])
+    for row in table.unit:
+        most = max((point.rows for point in row.curve if point.tokens == 1), default=wanted)
+        if row.key in keys and most < wanted:
+            yield (
+                f"steps of more than {most} sequences were not measured on {row.target}, and there may be some of "
+                f"{wanted}: measure again with `ruvcompile profile --streams {wanted}`, or there with `--rows {wanted}`"
+            )
 
 
 def _version(name: str) -> str:

@@ -15,12 +15,13 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure import decoder as measuring
 from ruvcompile.measure import held, profiled
 from ruvcompile.measure.fleet import measure_fleet
+from ruvcompile.measure.given import read_given
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.plan import Member
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.targets import load_target
-from ruvrun.costs import CostTable, LinkCost, Overhead, Point, Provenance, UnitCost
+from ruvrun.costs import CostTable, LinkCost, Overhead, Point, Provenance, UnitCost, dump_costs
 from tests.decoders import tiny_program
 from tests.runtime.profiles import write_sheeted
 
@@ -99,6 +100,21 @@ def test_as_many_rows_are_measured_as_steps_will_have(program, tmp_path, monkeyp
     monkeypatch.setattr(measuring, "profile_stage", command)
     fleet(program, CostTable(), [member("a")], tmp_path, most_rows=32)
     assert command.rows == [32]
+
+
+@pytest.mark.parametrize(("streams", "told"), [(0, ()), (8, ()), (12, ("12",)), (99, ("32",))])
+def test_a_given_table_says_where_its_curves_end(program, tmp_path, streams: int, told: tuple[str, ...]) -> None:
+    known = table_of(program)
+    curve = [Point(ms=1.0 + rows, rows=rows, depth=64) for rows in (1, 2, 4, 8)]
+    curved = msgspec.structs.replace(known, unit=[msgspec.structs.replace(row, curve=curve) for row in known.unit])
+    (tmp_path / "given.toml").write_bytes(dump_costs(curved))
+    found, notes = read_given([tmp_path / "given.toml"], set(keys_of(program)), {}, streams)
+    assert len(found.unit) == len(known.unit)
+    said = [note for note in notes if "were not measured" in note]
+    assert len(said) == len(told)
+    for note, rows in zip(said, told, strict=True):
+        assert f"steps of more than 8 sequences were not measured on host, and there may be some of {rows}" in note
+        assert f"--streams {rows}" in note
 
 
 def test_a_complete_table_measures_nothing(program, tmp_path, monkeypatch) -> None:
