@@ -1,0 +1,13 @@
+"""A few seconds of the soak, which goes on for as long as one likes by itself (``soak.py``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.runtime.soak import soak
+
+
+def test_nothing_is_wrong_stuck_or_left_behind(tmp_path: Path) -> None:
+    seen = soak(tmp_path, 6.0, 1)
+    for kind in ("answered", "streamed", "hung up", "too much", "too late", "queue full", "lost"):
+        assert seen[kind], f"nothing of the kind {kind} came to pass: {seen}"
