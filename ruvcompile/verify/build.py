@@ -16,7 +16,7 @@ from ruvcompile.progress import Progress
 from ruvcompile.verify.equality import TOKENS, Comparison, measure
 from ruvcompile.verify.loss import source_loss
 from ruvcompile.verify.record import record
-from ruvcompile.verify.staged import LARGE_BYTES, same_chains
+from ruvcompile.verify.staged import LARGE_BYTES, is_mixed, same_chains
 from ruvcompile.verify.tensors import tensors_agree
 from ruvcompile.whole import run_whole
 from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
@@ -76,15 +76,18 @@ def compare(
     quantised = program.model is not source.model
     loss = source_loss(source, next(iter(chains.values())), threads, progress) if quantised else None
     result = {"identical": same.same, "max_abs_diff": None, "tokens": same.tokens, "cases": same.cases}
-    return result | {"vs_source": loss, **_equality(found)}
+    mixed = {"mixed": True} if any(map(is_mixed, chains.values())) else {}
+    return result | mixed | {"vs_source": loss, **_equality(found)}
 
 
 def failure(result: Mapping[str, Any]) -> IntegrityError | None:
     """What a comparison comes to: the one error, or None where all is as it must be."""
     beyond = result.get("beyond", [])
     if not result["identical"]:
-        what, hint = "the staged model does not compute what the uncut one does", "report this as a bug"
-        return IntegrityError("verify-differs", what, context=beyond, hint=hint)
+        what = "the staged model does not compute what the uncut one does"
+        if result.get("mixed"):
+            what = "what the staged model computes of a sequence depends on its company"
+        return IntegrityError("verify-differs", what, context=beyond, hint="report this as a bug")
     if beyond:
         what = "the staged model is further from what its weights mean than it may be"
         hint = "build with --activations float and --kv-type f32, or on one back end"
@@ -162,7 +165,7 @@ def _golden_inputs(stages: Sequence[tuple[Path, StageSpec]], program: ProgramEnt
 
 def _tokens(chains: Sequence[Sequence[Stage]]) -> int:
     """Of the text, where nobody says: only unlike back ends have nothing else that they could be equal to."""
-    if all(len({spec.backend for _, spec in chain}) == 1 for chain in chains):
+    if not any(map(is_mixed, chains)):
         return 0
     largest = max(sum(spec.weight_bytes for _, spec in chain) for chain in chains)
     return FEWER_TOKENS if largest > LARGE_BYTES else TOKENS

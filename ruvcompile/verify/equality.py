@@ -26,6 +26,7 @@ from ruvcompile.progress import Progress
 from ruvcompile.verify.divergence import ROWS_AT_ONCE, Divergence
 from ruvcompile.verify.forced import WINDOW, forced_logits, in_blocks, readings
 from ruvcompile.verify.loss import sample_tokens
+from ruvcompile.verify.staged import is_mixed
 from ruvcompile.verify.uncut import uncut
 from ruvrun.bundle import StageSpec
 
@@ -139,9 +140,7 @@ def measure(
 
 def _alone(chain: Sequence[Stage]) -> dict[str, StageSpec]:
     """A stage of each back end of a pipeline that mixes them, by what decides on the uncut model there."""
-    specs = [spec for _, spec in chain]
-    mixed = len({spec.backend for spec in specs}) > 1
-    return {f"{spec.backend} {kv_type_of(spec)}": spec for spec in specs if mixed}
+    return {f"{spec.backend} {kv_type_of(spec)}": spec for _, spec in chain} if is_mixed(chain) else {}
 
 
 def _figures(found: Divergence) -> dict[str, float]:

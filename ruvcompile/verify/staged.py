@@ -38,6 +38,11 @@ class Sameness(NamedTuple):
     cases: int
 
 
+def is_mixed(stages: Sequence[Stage]) -> bool:
+    """Whether a pipeline is of several back ends."""
+    return len({spec.backend for _, spec in stages}) > 1
+
+
 def same_chains(program: Program, chains: Sequence[Sequence[Stage]], scratch: Path, threads: int) -> Sameness:
     """Whether every pipeline is what it must be.
 
@@ -52,7 +57,7 @@ def same_chains(program: Program, chains: Sequence[Sequence[Stage]], scratch: Pa
     for chain in chains:
         large = sum(spec.weight_bytes for _, spec in chain) > LARGE_BYTES
         (_, spec), *_ = chain
-        if any(other.backend != spec.backend for _, other in chain):
+        if is_mixed(chain):
             every.append(same_chunks(program, chain, threads) if large else same_tokens(program, chain, chain))
             continue
         if spec.backend not in alone:

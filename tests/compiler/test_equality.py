@@ -13,6 +13,7 @@ from ruvcompile.progress import Silent
 from ruvcompile.verify.divergence import Divergence
 from ruvcompile.verify.equality import Comparison, measure
 from ruvcompile.verify.forced import Reading, forced_logits, in_blocks, readings
+from ruvcompile.verify.staged import Sameness
 from ruvrun.executors import Span, load_decoder
 from ruvrun.manifest import load_manifest
 from tests.compiler.builds import build
@@ -140,7 +141,7 @@ def test_verify_writes_what_it_found_into_every_manifest(mixed, capsys) -> None:
     arguments = ["verify", str(mixed / "manifest.toml"), "--model", str(mixed.parent / "tiny.gguf")]
     assert cli.run([*arguments, "--tokens", "120", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["identical"] is True
+    assert told["identical"] is told["mixed"] is True
     assert told["top1_agreement"] == 1
     assert told["beyond"] == []
     (figures,) = told["equality"]
@@ -154,6 +155,7 @@ def test_verify_writes_what_it_found_into_every_manifest(mixed, capsys) -> None:
     assert {path.read_bytes() for path in mixed.rglob("manifest.toml")} == {(mixed / "manifest.toml").read_bytes()}
     assert cli.run([*arguments, "--tokens", "64"]) == 0
     said = capsys.readouterr().out
+    assert said.startswith("in company against alone: identical (4 cases, 256 tokens)")
     assert "onnxruntime + openvino (float activations) against float64: KL" in " ".join(said.split())
     (entry,) = load_manifest(mixed / "manifest.toml").equality
     assert entry.tokens == 64
@@ -168,6 +170,14 @@ def test_verify_fails_beyond_its_bounds_in_one_error(mixed, capsys, monkeypatch)
     assert told.err.count("error[") == 1
     assert "error[verify-too-far]" in told.err
     assert "same first choice" in told.err
+
+
+def test_a_mixed_pipeline_whose_tokens_depend_on_company_is_told(mixed, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("ruvcompile.verify.staged.same_tokens", lambda *_: Sameness(False, 128, 2))
+    assert cli.run(["verify", str(mixed / "manifest.toml"), "--tokens", "0", "--json"]) == 5
+    told = capsys.readouterr()
+    assert json.loads(told.out)["identical"] is False
+    assert "depends on its company" in told.err
 
 
 def test_pipelines_of_one_back_end_are_measured_where_that_is_asked(tmp_path, capsys) -> None:
