@@ -12,7 +12,7 @@ Small ones, shapes and axes for the most part, are a file of the stage.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -86,10 +86,25 @@ def reshape_scales(model: Any) -> None:
             same = reader.get_type_name() == "Convert" and reader.get_element_type() == node.get_element_type()
             for last in _readers(reader) if same else [reader]:
                 if last.get_type_name() == "Reshape" and last.get_output_partial_shape(0).is_static:
-                    made = opset13.constant(node.get_data().reshape(list(last.get_output_shape(0))))
+                    made = opset13.constant(_view(node, list(last.get_output_shape(0))), shared_memory=True)
                     made.set_friendly_name(node.get_friendly_name())
                     for port in last.output(0).get_target_inputs():
                         port.replace_source_output(made.output(0))
+
+
+class _View:
+    """The memory of a constant in another shape, which keeps it there; as NumPy takes it."""
+
+    def __init__(self, node: Any, shape: Sequence[int]) -> None:
+        self.node = node
+        data = node.get_data()
+        # Nobody writes there, but a constant that is not a copy wants to be able to.
+        where = (data.ctypes.data, False)
+        self.__array_interface__ = {"version": 3, "typestr": data.dtype.str, "shape": tuple(shape), "data": where}
+
+
+def _view(node: Any, shape: Sequence[int]) -> npt.NDArray[Any]:
+    return np.asarray(_View(node, shape))
 
 
 def _readers(node: Any) -> list[Any]:
