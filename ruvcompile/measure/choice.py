@@ -16,9 +16,7 @@ from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvcompile.targets import BACKEND_NAMES, Target
 from ruvrun.costs import CostTable
-
-FORMS = {"openvino-gpu": "openvino", "openvino-npu": "openvino"}
-"""Packages of back ends that are called otherwise."""
+from ruvrun.executors.forms import package_of
 
 
 def given(
@@ -61,9 +59,9 @@ def installed(target: Target, progress: Progress) -> tuple[str, ...]:
     """The back ends of ``target`` that are installed here; the only one whether or not it is, to say so later."""
     if len(target.backends) == 1:
         return target.backends
-    there = tuple(each for each in target.backends if importlib.util.find_spec(FORMS.get(each, each)) is not None)
+    there = tuple(each for each in target.backends if importlib.util.find_spec(package_of(each)) is not None)
     if missing := [each for each in target.backends if each not in there]:
         told = " and ".join(BACKEND_NAMES[each] for each in missing)
-        extras = ",".join(FORMS.get(each, each) for each in missing)
+        extras = ",".join(package_of(each) for each in missing)
         progress.note(f"{told} is not installed here, so it is no choice (pip install 'ruvcompile[{extras}]')")
     return there or target.backends[:1]

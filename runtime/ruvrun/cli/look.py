@@ -21,6 +21,8 @@ from ruvrun.errors import UnreachableError
 def doctor(path: Path, node: str | None, peers: bool, as_json: bool) -> None:
     """Say what this machine has, lacks and must change for PATH (a manifest or a bundle directory).
 
+    What is for a GPU or an NPU runs on the CPU where RUVRUN_DEVICE=CPU is set, for this command and for all others.
+
     Example: ruvrun doctor dist/manifest.toml --peers
     """
     from ruvrun.doctor import examine, to_json
