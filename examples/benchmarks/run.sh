@@ -15,11 +15,13 @@ dispatch        8 sequences, all of a step but the model, head and stage togethe
 equality        how far all ways to put two stages on two back ends are from float64: mean KL at most 0.01
 large-graphs    a chain of 20,000 nodes and a graph of 50,000 loaded, measured and cut: at most 60 s each
 mixed           two nodes of unlike back ends with two streams against the better one with one: at least 1.6
+newcomer        a prompt of 256 tokens while 8 decode against an idle server: at most 2.5; their longest gap at most 3
 openvino-batch  16 sequences on one OpenVINO stage on one core against one sequence: at least 4.4
 openvino-parity one OpenVINO stage against openvino_genai on the same weights: at least 1.0; starts in at most 0.9
 parity          one stage, one core, one stream, against onnxruntime-genai on the same weights: at least 1.0
 planner         the exact partition of 100,000 downsets: at most 20 s and 1 GiB; decoders and light CNNs: 5 s each
 prediction      what plans promise against what their pipelines do: median 5 %, worst 10 %; one node slowed to half
+prefix          time to first token of a second prompt that shares 1,024 tokens with a first one: at most 0.15
 simulation      simulated against real tokens/s over long lines: at most 10 % off; 1,000 nodes in at most 60 s
 two-nodes       two stages on two cores with two streams against one stage with one: at least 1.7
 two-nodes-one   the same with one stream: at least 0.85
@@ -29,7 +31,7 @@ TEXT
 name=${1:-}
 case $name in
     '' | -h | --help) list; exit 0 ;;
-    build | compile-70b | compile-8b | dispatch | equality | large-graphs | mixed | openvino-batch | openvino-parity | parity | planner | prediction | simulation | two-nodes | two-nodes-one) shift ;;
+    build | compile-70b | compile-8b | dispatch | equality | large-graphs | mixed | newcomer | openvino-batch | openvino-parity | parity | planner | prediction | prefix | simulation | two-nodes | two-nodes-one) shift ;;
     *)
         { echo "error: no benchmark is called '$name'; there are:"; list; } >&2
         exit 2
@@ -73,5 +75,6 @@ case $name in
         exec "$ours" $benchmarks/prediction.py "$@"
         ;;
     simulation) exec "$ours" $benchmarks/simulation.py "$@" ;;
+    newcomer | prefix) exec "$ours" $benchmarks/users.py "$name" "$@" ;;
     two-nodes*) exec "$ours" $benchmarks/two_nodes.py "$name" "$@" ;;
 esac

@@ -26,13 +26,14 @@ NAMES = [
         "equality",
         "large-graphs",
         "mixed",
+        "newcomer",
         "openvino-batch",
         "openvino-parity",
         "parity",
         "planner",
         "prediction",
     ),
-    *("simulation", "two-nodes", "two-nodes-one"),
+    *("prefix", "simulation", "two-nodes", "two-nodes-one"),
 ]
 KEYS = {"name", "value", "unit", "target", "ok", "runs", "spread", "machine", "versions", "details"}
 
