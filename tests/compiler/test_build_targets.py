@@ -35,7 +35,7 @@ def model(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def built(model, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("built") / "dist"
-    build(model, output, name="the model", measured=True)
+    build(model, output, name="the model", measured=True, backend="onnxruntime")
     return output
 
 
@@ -110,7 +110,7 @@ def test_rows_of_another_model_do_not_count(built, tmp_path) -> None:
     other = write_tiny_gguf(tmp_path / "other.gguf", hidden=96, heads=6, layers=2)
     with pytest.raises(InputError, match="is of another model"):
         build(other, tmp_path / "dist", costs=(str(built / "costs.toml"),))
-    build(other, tmp_path / "dist", measured=True)
+    build(other, tmp_path / "dist", measured=True, backend="onnxruntime")
     old, new = (load_costs(path / "costs.toml") for path in (built, tmp_path / "dist"))
     assert len(new.unit) == 4, "embedding, attention, MLP, head"
     assert not {row.key for row in old.unit} & {row.key for row in new.unit}
@@ -166,7 +166,7 @@ def test_measured_rows_are_whole(built) -> None:
 @pytest.mark.parametrize("context", [8, 40, 200])
 def test_a_short_context_is_measured_within_it(tmp_path, context) -> None:
     short = write_tiny_gguf(tmp_path / "short.gguf", context=context, layers=1)
-    build(short, tmp_path / "dist", measured=True)
+    build(short, tmp_path / "dist", measured=True, backend="onnxruntime")
     assert all(row.depth == context // 2 for row in load_costs(tmp_path / "dist" / "costs.toml").unit)
 
 

@@ -60,7 +60,7 @@ class Text(HTMLParser):
 def built(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("report")
     model = write_tiny_gguf(folder / "tiny.gguf")
-    return folder / "dist", build(model, folder / "dist", stages=2, name=NAME, measured=True)
+    return folder / "dist", build(model, folder / "dist", stages=2, name=NAME, measured=True, backend="onnxruntime")
 
 
 @pytest.fixture(scope="module")
