@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -211,6 +212,38 @@ def test_the_graph_for_many_rows_is_made_when_it_is_wanted(program, folder, stor
     assert len(decoder._graphs) == 3
     agree(step([decoder], Span(0, 0, 40, 20))[-1:], last)
     assert len(decoder._graphs) == 3
+
+
+def layers_of(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Of a stage's graph the kinds of its layers by id, and by reader those that are read, in order."""
+    net = ElementTree.parse(path / "stage.xml").getroot()
+    kinds = {layer.get("id", ""): layer.get("name" if layer.get("type") == "Parameter" else "type", "")
+             for layer in net.iterfind("layers/layer")}  # fmt: skip
+    read: dict[str, list[str]] = {}
+    for edge in sorted(net.iterfind("edges/edge"), key=lambda each: int(each.get("to-port", ""))):
+        read.setdefault(edge.get("to-layer", ""), []).append(edge.get("from-layer", ""))
+    return kinds, read
+
+
+def test_every_state_of_a_gpus_stage_goes_through_a_gather_by_beams(program, folder, store) -> None:
+    """Without it a GPU's kernels do not keep keys and values in place."""
+    for (path, spec), layers in zip(written(program, (3,), folder, store, "openvino-gpu"), (1, 2), strict=True):
+        kinds, read = layers_of(path)
+        states = [name for name, kind in kinds.items() if kind == "ReadValue"]
+        gathers = [[kinds[each] for each in read[name][:2]] for name, kind in kinds.items()
+                   if kind == "Gather" and kinds[read[name][0]] == "ReadValue"]  # fmt: skip
+        assert spec.kv is not None
+        assert len(states) == len(gathers) == 2 * layers == 2 * spec.kv.layers
+        assert all(inputs == ["ReadValue", "beam_idx"] for inputs in gathers)
+        readers = [reader for reader, names in read.items() for name in names if name in states]
+        assert {kinds[reader] for reader in readers} == {"Gather"}
+
+
+def test_an_npus_stage_has_no_state(program, folder, store) -> None:
+    for path, _ in written(program, (3,), folder, store, "openvino-npu"):
+        kinds, _ = layers_of(path)
+        assert not {"ReadValue", "Assign", "beam_idx"} & set(kinds.values())
+        assert "mask.0" in kinds.values()
 
 
 def test_both_graphs_are_static_and_keep_nothing(program, folder, store) -> None:
