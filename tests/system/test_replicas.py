@@ -29,7 +29,7 @@ def build(directory: Path, stages: int, *words: object) -> Path:
     model = write_tiny_gguf(directory / "tiny.gguf", context=1024)
     built = command(
         "ruvcompile", "build", model, "--target", "host", "--nodes", 2 * stages, "--stages", stages, "--replicas", 2,
-        "--streams", 4, "--context", 1024, "-o", directory / "dist", "-q", *words,
+        "--backend", "onnxruntime", "--streams", 4, "--context", 1024, "-o", directory / "dist", "-q", *words,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     return directory / "dist" / "manifest.toml"

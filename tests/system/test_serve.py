@@ -36,7 +36,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = directory / "dist"
     built = command(
         "ruvcompile", "build", model, "--target", "host", "--nodes", 2, "--stages", 2,
-        "--streams", 4, "--context", 2048, "-o", out, "-q",
+        "--backend", "onnxruntime", "--streams", 4, "--context", 2048, "-o", out, "-q",
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     return out / "manifest.toml"

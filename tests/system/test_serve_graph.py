@@ -43,8 +43,8 @@ def write_model(path: Path) -> onnx.ModelProto:
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, onnx.ModelProto]:
     directory = tmp_path_factory.mktemp("graph")
     model = write_model(directory / "bends.onnx")
-    words = ("--target", "host", "--nodes", 2, "--stages", 2, "--shape", "x=64x512", "-o", directory / "dist", "-q")
-    done = command("ruvcompile", "build", directory / "bends.onnx", *words)
+    words = ("--target", "host", "--nodes", 2, "--stages", 2, "--backend", "onnxruntime", "--shape", "x=64x512", "-q")
+    done = command("ruvcompile", "build", directory / "bends.onnx", *words, "-o", directory / "dist")
     assert done.returncode == 0, done.stderr
     return directory / "dist" / "manifest.toml", model
 

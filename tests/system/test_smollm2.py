@@ -34,7 +34,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("smollm2") / "dist"
     built = command(
         "ruvcompile", "build", smollm2_path(), "--target", "host", "--nodes", 2, "--stages", 2, "--quant", "int4",
-        "--context", 256, "--streams", 2, "-o", out, "-q",
+        "--backend", "onnxruntime", "--context", 256, "--streams", 2, "-o", out, "-q",
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     return out / "manifest.toml"
