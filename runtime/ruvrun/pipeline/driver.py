@@ -267,7 +267,8 @@ class Driver:
                 if due is not None and (several or not arrived):  # what one lane awaits, others' messages do not bring
                     now = time.monotonic()
                     for lane in lanes:
-                        told += lane.expire(now)
+                        if why := lane.overdue(now):
+                            told += leave(lane, lanes, why)
                 if several:
                     level(lanes)
         self._tell(told)
@@ -278,7 +279,8 @@ class Driver:
         elif isinstance(message, State):
             return self._changed(message, lane)
         elif isinstance(message, Failed):
-            return lane.failed(message)
+            if why := lane.failed(message):
+                return leave(lane, self._lanes, why)
         elif isinstance(message, Counters):
             self._counters[message.node] = message
             if len(self._counters) == len(self._health.nodes):

@@ -88,17 +88,19 @@ class Lane:
         if isinstance(self.work, Calls) and self._returned(message.epoch):
             self.work.receive(message, tensors)
 
-    def failed(self, message: Failed) -> Told:
-        """A stage could not run a step. A failure of an earlier epoch has been dealt with when that epoch ended."""
+    def failed(self, message: Failed) -> str:
+        """Why nothing here goes on: a stage could not run a step. Empty where that step was of an earlier epoch: it has
+        been dealt with when that ended.
+        """
         if message.epoch == self._epoch and self._in_ring:
-            return self.lose(f"{message.node} could not run a step: {message.why}")
-        return []
+            return f"{message.node} could not run a step: {message.why}"
+        return ""
 
-    def expire(self, now: float) -> Told:
-        """End everything if an answer is overdue."""
+    def overdue(self, now: float) -> str:
+        """Why nothing here goes on, if an answer should have come by now; else empty."""
         if self.due is not None and now >= self.due:
-            return self.lose(f"no stage answered for {self.patience:.0f} s")
-        return []
+            return f"no stage answered for {self.patience:.0f} s"
+        return ""
 
     def cancel(self, id: int) -> bool:
         """Forget a request; False when it is none of ours."""

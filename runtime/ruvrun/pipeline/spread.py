@@ -13,10 +13,10 @@ A sequence that has begun stays where it is: its key/value space is there. One t
 waits for the first pipeline that has room (``level``), which looks at nothing but who waits, and costs next to nothing
 while nobody does.
 
-When a pipeline is lost, all that it had goes on at the others, as long as there is one (``leave``): those that waited
-go on waiting, calls are made again, and what was computed of a sequence is computed again from its tokens, so that its
-client sees a pause. One thing must not be passed on for ever, which is the request that kills every stage it comes to.
-So who was under way in ``MOST_LOSSES`` pipelines when they were lost ends with the last of them.
+When a pipeline is lost, or a step in it, all that it had goes on at the others, as long as there is one (``leave``):
+those that waited go on waiting, calls are made again, and what was computed of a sequence is computed again from its
+tokens, so that its client sees a pause. One thing must not be passed on for ever, which is the request that kills every
+stage it comes to. So who was under way in ``MOST_LOSSES`` pipelines when they were lost ends with the last of them.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ def level(lanes: Collection[Lane]) -> None:
 
 
 def leave(lost: Lane, lanes: Collection[Lane], why: str) -> Told:
-    """A pipeline was lost: what it had goes on at others, where there is one; whom to tell that it does not."""
-    if least_busy(lanes) is not None:
+    """A pipeline was lost, or what it computed was: that goes on at others, where there is one; else whom to tell."""
+    others = [lane for lane in lanes if lane is not lost]
+    if least_busy(others) is not None:
         for each in lost.work.abandon():
-            other = least_busy(lanes, each.request.prompt if isinstance(each, Sequence) else ())
+            other = least_busy(others, each.request.prompt if isinstance(each, Sequence) else ())
             if each.losses >= MOST_LOSSES:
                 other = lost
             assert other is not None
