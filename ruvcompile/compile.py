@@ -222,6 +222,8 @@ def _tell_defaults(plan: Plan, options: Options, progress: Progress) -> None:
     """What was chosen for want of an answer."""
     shape = plan.figures["shape"]
     found = [f"--{key} {shape[key]}" for key in ("stages", "replicas") if not getattr(options, key) and not options.cut]
+    if not options.backend and any("backends_ms" in stage for stage in plan.figures["stages"]):
+        found.append("--backend auto")
     if plan.space is not None:
         streams = plan.space.streams * shape["replicas"]
         found += [f"--context {plan.space.context}"] if not options.context else []

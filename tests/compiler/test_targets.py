@@ -106,6 +106,8 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     [
         ('title = "Raspberry Pi 5"', "", "title is missing"),
         ("backend =", "bakend =", "did you mean 'backends'?"),
+        ('backend = "onnxruntime"', 'backends = ["onnxruntime", "opnvino"]', "unknown back end 'opnvino'"),
+        ('backend = "onnxruntime"', "backends = []", "backends is empty"),
         ('quants = ["none", "int8", "int4"]', "quants = []", "quants is empty"),
         ('"2GiB"', '"2 gigs"', "'2 gigs' is not a number with a unit"),
         ("golden_bound = 5e-2", 'golden_bound = "small"', "golden_bound = 'small'"),
@@ -177,6 +179,15 @@ def test_a_wheel_carries_the_targets(tmp_path: Path) -> None:
     assert "ruvcompile/_targets/pi5/target.toml" in names
     assert "ruvcompile/_targets/_shared/templates/install.sh.j2" in names
     assert not [name for name in names if name.startswith(("targets/", "tests/", "runtime/"))]
+
+
+def test_a_target_with_one_of_its_back_ends_has_what_that_needs() -> None:
+    both = load_target("x86-64")
+    assert (both.backends, both.backend) == (("onnxruntime", "openvino"), "onnxruntime")
+    one, other = both.on("onnxruntime"), both.on("openvino")
+    assert (one.packages, one.kv_types) == (("ruvrun[onnxruntime]",), ("f32",))
+    assert (other.packages, other.kv_types) == (("ruvrun[openvino]",), ("f32", "u8", "f16"))
+    assert other.on("openvino") == other
 
 
 def test_a_target_is_a_value() -> None:
