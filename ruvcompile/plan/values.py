@@ -1,4 +1,4 @@
-"""What may travel between two stages, as the partition sees it: every value with its maker, its readers and its size."""
+"""What may travel between two stages, as the partition sees it: each value with its maker, readers and size."""
 
 from __future__ import annotations
 
