@@ -60,7 +60,7 @@ def compare(
     with progress.step("load"):
         source = _read_source(manifest_path, manifest.program, model, read)
         program = quantise(source, manifest.program.quant, accuracy=ACCURACY[manifest.program.activations])
-        program = replace(program, precision=manifest.program.precision)
+        program = replace(program, precision=manifest.program.precision or program.precision)
     if program.decoder is None:
         with progress.step("compare"):
             return _graph(program, manifest.program, [*chains.values()])

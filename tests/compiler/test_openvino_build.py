@@ -68,7 +68,8 @@ def test_precision_and_the_type_of_keys_and_values_are_the_manifests(built, tmp_
     assert {spec.options["INFERENCE_PRECISION_HINT"] for spec in specs} == {"bf16"}
     assert {spec.options["KV_CACHE_PRECISION"] for spec in specs} == {"u8"}
     plain, _ = check_whole(built / "dist")
-    assert plain.program.precision == "f32"
+    assert 'precision = "f32"' in (built / "dist" / "manifest.toml").read_text("utf-8")
+    assert {stage.kv.dtype for stage in plain.stage if stage.kv is not None} == {"uint8"}
     assert manifest.id != plain.id
 
 

@@ -54,7 +54,7 @@ class Program(Table, frozen=True):
 
     ``kind`` is ``decoder`` or ``graph``. ``source`` is the model file as it was named to the build; ``activations``
     says what products with quantised weights take, ``int8`` or ``float``, and ``precision`` what all else is computed
-    with, ``f32`` or ``bf16``. ``files`` maps what the head needs
+    with, ``f32`` or ``bf16`` (not told by older builds, which had the former). ``files`` maps what the head needs
     (tokenizer, chat template) to its SHA-256. ``loss`` is the measured distance from the source; ``samples`` names the
     inputs a graph was measured and checked with.
     """
@@ -66,7 +66,7 @@ class Program(Table, frozen=True):
     architecture: str = ""
     quant: str = "none"
     activations: str = "int8"
-    precision: str = "f32"
+    precision: str = ""
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     vocab: int = 0
