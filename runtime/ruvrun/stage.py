@@ -284,13 +284,11 @@ class Stage:
         return None if self._state.state in (READY, "loading") else 1.0
 
     def _count(self, reset: bool) -> Counters:
-        rss = peak_bytes()
         if self._worker is None:
-            return Counters(self._node, 0.0, 0.0, 0, 0, 0.0, rss)
-        meter, sent = self._worker.meter, self._links.sent_bytes
-        counters = Counters(self._node, meter.busy, meter.wait, meter.steps, sent, meter.step_ms, rss, meter.own_ms)
+            return Counters(self._node, 0.0, 0.0, 0, 0, 0.0, peak_bytes())
+        counters = self._worker.meter.counters(self._node, self._links.sent_bytes, peak_bytes())
         if reset:
-            meter.reset()
+            self._worker.meter.reset()
             self._links.sent_bytes = 0
         return counters
 

@@ -11,6 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from ruvrun.frames import Counters
+
 KEPT = 4096
 
 
@@ -43,6 +45,11 @@ class Meter:
     def own_ms(self) -> float:
         """Median milliseconds that the thread worked in a step: other threads of a back end are not in it."""
         return statistics.median(self._own_times) * 1e3 if self._own_times else 0.0
+
+    def counters(self, node: str, wire_bytes: int, peak_rss_bytes: int) -> Counters:
+        """All of it as it is told to the head."""
+        times = (self.step_ms, peak_rss_bytes, self.own_ms)
+        return Counters(node, self.busy, self.wait, self.steps, wire_bytes, *times)
 
     def start(self) -> tuple[float, float]:
         """A step begins; what is returned goes into ``done``."""
