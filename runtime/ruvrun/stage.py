@@ -79,10 +79,7 @@ def serve(
     number = place[1].stage
 
     def load() -> Worker:
-        worker = load_worker(directory, manifest, number, context=context, streams=streams, threads=threads)
-        for note in worker.notes:
-            say(note)
-        return worker
+        return load_worker(directory, manifest, number, context=context, streams=streams, threads=threads, say=say)
 
     transport = open_sockets(manifest, node, directory, endpoints)
     Stage(manifest, node, endpoints, transport, load, say, requires=_requires(directory)).run(stop)

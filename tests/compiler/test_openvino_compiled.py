@@ -16,6 +16,7 @@ from ruvcompile.passes.pieces import pieces, program_units
 from ruvrun.bundle import NODE
 from ruvrun.executors.compiled import BLOB, MADE, Made, compile_graph
 from ruvrun.executors.openvino import OpenVinoGraph, load_graph
+from ruvrun.pipeline.loading import load_worker
 from ruvrun.toml import dump_toml, read_toml
 from tests.decoders import Stage
 from tests.graphs import make_model, program_of, tensor, weight
@@ -126,3 +127,14 @@ def test_a_stage_that_is_no_bundle_gets_none(stage) -> None:
     (path / NODE).rmdir()
     opened(stage)
     assert not (path / NODE).exists()
+
+
+def test_loading_a_bundle_says_it(stage, monkeypatch) -> None:
+    path, spec = stage
+    opened(stage)
+    (path / BLOB).write_bytes(b"")
+    monkeypatch.setattr("ruvrun.pipeline.loading.verify_bundle", lambda *_: spec)
+    monkeypatch.setattr("ruvrun.pipeline.loading.largest_part", lambda _: 1 << 20)
+    said: list[str] = []
+    load_worker(path, None, 0, context=0, streams=0, threads=1, say=said.append)
+    assert [line.partition(":")[0] for line in said] == ["ignored"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import ruvrun
@@ -15,8 +16,20 @@ from ruvrun.pipeline.worker import Worker
 from ruvrun.session import too_old
 
 
-def load_worker(directory: Path, manifest: Manifest, stage: int, *, context: int, streams: int, threads: int) -> Worker:
+def load_worker(
+    directory: Path,
+    manifest: Manifest,
+    stage: int,
+    *,
+    context: int,
+    streams: int,
+    threads: int,
+    say: Callable[[str], None] = lambda _: None,
+) -> Worker:
     """Check every byte of a bundle, load it, and repeat its golden check.
+
+    Args:
+        say: gets what the executor has to say of how it was loaded, a line each.
 
     Raises:
         IntegrityError: it is not what it says it is, or does not compute here what it should.
@@ -25,6 +38,8 @@ def load_worker(directory: Path, manifest: Manifest, stage: int, *, context: int
     spec = verify_bundle(directory, manifest, stage)
     _require(spec)
     executor = load_executor(directory, spec, context=context, slots=streams, threads=threads)
+    for note in getattr(executor, "notes", ()):
+        say(note)
     check_golden(directory, spec, executor)
     return Worker(executor, spec, largest=largest_part(manifest))
 

@@ -89,11 +89,6 @@ class Worker:
         self._failed = False
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What the executor has to say of how it was loaded, a sentence each."""
-        return getattr(self._executor, "notes", ())
-
-    @property
     def open_sequences(self) -> int:
         """Sequences that were opened and not closed."""
         return len(self._open)
