@@ -17,11 +17,12 @@ Nothing is loaded before every byte of it is checked, and nothing that its list 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from ruvrun.errors import InputError, IntegrityError
+from ruvrun.errors import InputError, IntegrityError, RuvError
 from ruvrun.manifest import FORMAT, MANIFEST, KeyValue, Manifest, Program, Stage, Tensor, read_toml
 
 BUNDLE = "bundle.toml"
@@ -99,6 +100,14 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 def load_spec(directory: Path) -> StageSpec:
     """Read ``bundle.toml``."""
     return read_toml(directory / BUNDLE, StageSpec, "bundle")
+
+
+def requires(directory: Path) -> Mapping[str, str]:
+    """The least versions of what a bundle's peers run; what may be wrong with it is told when it is loaded."""
+    try:
+        return load_spec(directory).requires
+    except RuvError:
+        return {}
 
 
 def stage_of(directory: Path, spec: StageSpec, *, number: int, graph_nodes: int) -> Stage:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import ruvrun
 from ruvrun.awake import LINGER, Awake
-from ruvrun.bundle import load_spec
+from ruvrun.bundle import requires
 from ruvrun.errors import RuvError
 from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State
 from ruvrun.machine import peak_bytes
@@ -82,7 +82,7 @@ def serve(
         return load_worker(directory, manifest, number, context=context, streams=streams, threads=threads, say=say)
 
     transport = open_sockets(manifest, node, directory, endpoints)
-    Stage(manifest, node, endpoints, transport, load, say, requires=_requires(directory)).run(stop)
+    Stage(manifest, node, endpoints, transport, load, say, requires=requires(directory)).run(stop)
 
 
 class Stage:
@@ -288,11 +288,3 @@ class Stage:
             self._worker.meter.reset()
             self._links.sent_bytes = 0
         return counters
-
-
-def _requires(directory: Path) -> Mapping[str, str]:
-    """What the bundle requires of peers; what may be wrong with the bundle is told when it is loaded."""
-    try:
-        return load_spec(directory).requires
-    except RuvError:
-        return {}
