@@ -1,7 +1,10 @@
-"""Beginnings of prompts that are copied instead of computed: the same tokens, on every back end that can copy."""
+"""Positions that are copied instead of computed, and positions that are computed again: the same tokens, on every back
+end that can copy.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,9 @@ from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvcompile.program import Program
+from ruvrun.engine import Engine
 from ruvrun.executors import COPYING, CopyingExecutor, load_decoder
+from ruvrun.frames import Sampled
 from ruvrun.pipeline import LocalPipeline, Request, Worker
 from ruvrun.pipeline.head import BLOCK
 from tests.decoders import Stage, ask, tiny_program
@@ -78,3 +83,33 @@ def test_tokens_are_those_of_prompts_that_are_computed_whole(stages: list[Stage]
     assert [each.made for each in copies] == [copies[0].made] * len(copies), "on every stage alike"
     assert sorted(count for _, _, count in copies[0].made) == [32, 64, 64, 96]
     assert any(source != target for source, target, _ in copies[0].made)
+
+
+@pytest.mark.parametrize("laps", [3, 17])
+@pytest.mark.parametrize("reuse", [0, BLOCK])
+def test_answers_that_lost_what_was_computed_go_on_with_the_same_tokens(
+    stages: list[Stage], laps: int, reuse: int
+) -> None:
+    """All of them at once, after so many results; twice, the second time while they are computed again."""
+    pipeline, _ = opened(stages, reuse)
+    asked = requests()[:3]
+    alone = {request.id: pipeline.generate([request])[request.id] for request in asked}
+    engine = Engine(stages=2, context=CONTEXT, streams=STREAMS, chunk=40, epoch=100, reuse=reuse)
+    found: dict[int, list[int]] = {request.id: [] for request in asked}
+    for request in asked:
+        engine.add(request)
+    ring: deque[Sampled] = deque()
+    results = 0
+    while not engine.idle:
+        while outgoing := engine.step():
+            if result := pipeline._around(*outgoing):
+                assert isinstance(result[0], Sampled)
+                ring.append(result[0])
+        for token in engine.receive(ring.popleft()) if ring else ():
+            found[token.id].append(token.token)
+        results += 1
+        if results in (laps, laps + 5):
+            ring.clear()
+            for sequence in engine.abandon():
+                engine.resume(sequence)
+    assert found == alone

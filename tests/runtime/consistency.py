@@ -18,13 +18,14 @@ def check(engine: Engine) -> None:
     numbers = [flight.step for flight in engine._flights]
     assert numbers == sorted(set(numbers))
     assert all(number < engine._numbered for number in numbers)
-    awaited = [sequence for flight in engine._flights for sequence in flight.due]
+    asked = [sequence for flight in engine._flights for sequence in flight.due]
+    awaited = asked + [sequence for flight in engine._flights for sequence in flight.known]
     for sequence in engine._running.values():
         assert awaited.count(sequence) == int(sequence.due), "a step is due that nobody sent, or twice"
         assert sequence.sent <= engine.context
         if sequence.decoding:
             assert sequence.prompt_left == 0
             assert sequence.sent <= len(sequence.tokens) - 1 + sequence.due
-            assert not sequence.due or sequence.sent == len(sequence.tokens)
+            assert sequence not in asked or sequence.sent == len(sequence.tokens)
         else:
             assert sequence.due == (sequence.prompt_left == 0), "a prompt that was sent awaits its token"

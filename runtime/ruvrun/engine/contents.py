@@ -9,7 +9,8 @@ computing (a position of SmolLM2-135M is 46 KB).
 
 **Law 1.** Only positions of prompts are known here, which were computed in chunk mode, and only for the beginnings of
 prompts are they used. What was generated was computed in the other mode, and is computed again when it comes back as
-part of a prompt. A rest of one token would be computed alone, so at least two are always left.
+part of a prompt. A rest of one token would be computed alone, so at least two are always left; and a prompt of one
+token, which is, fills no block.
 
 **Hashes** of a block are chained over all tokens before it, so one look-up tells about the whole beginning. They only
 point at a slot: what is used has been compared token by token, so nobody can be given another's with made-up hashes.
@@ -28,6 +29,7 @@ class Contents:
     """What lies in ``slots`` slots, in blocks of ``block`` positions."""
 
     def __init__(self, slots: int, block: int) -> None:
+        assert block >= 2, "a prompt of one token would be a block, and of the other mode"
         self.block = block
         self._prompts: list[tuple[int, ...]] = [()] * slots
         self._chains: list[list[int]] = [[] for _ in range(slots)]

@@ -26,8 +26,8 @@ kinds are on the way (``most_in_ring``), which is what links must be able to hol
 **Going on elsewhere.** What a stage holds of a sequence can always be computed again, since the tokens are here. So a
 sequence that lost what it had goes on elsewhere (``abandon`` here, ``resume`` there, before all who came later). Each
 position is then computed in the mode in which it was (law 1): the prompt in chunks, and the tokens that were generated
-one at a time, without asking for a token until the last of them is sent. None of these waits for the one before, but
-they keep the pace of the others.
+one at a time, without asking for a token until the last of them is sent. Nothing in these depends on the step before,
+but they wait for it all the same, and so keep the pace of the others.
 
 **Numbers.** ``step`` counts all ring messages of an epoch from 0. ``abandon`` and ``lose`` start the next epoch;
 results of older ones are dropped. Stages that outlive a head keep the epoch they have seen, so a new head must start
@@ -182,10 +182,13 @@ class Engine:
             return []
         flight = self._flights[0] if self._flights else None
         scores = check_result(message, self.epoch, flight)
-        due = self._flights.popleft().due
+        assert flight is not None
+        self._flights.popleft()
         self._events += 1
+        for sequence in flight.known:
+            sequence.due, sequence.since = False, self._events
         returned = []
-        for sequence, (name, (token,)) in zip(due, message.tokens, strict=True):
+        for sequence, (name, (token,)) in zip(flight.due, message.tokens, strict=True):
             if self._running.get(name) is not sequence:
                 continue  # cancelled or put back while the step was on its way
             sequence.since = self._events
@@ -225,6 +228,7 @@ class Engine:
         spans: list[frames.SeqStep] = []
         ids: list[int] = []
         due: list[Sequence] = []
+        known: list[Sequence] = []
         for part in parts:
             sequence, sent = part.sequence, part.sequence.sent
             spans.append(frames.SeqStep(sequence.request.id, sequence.slot, sent, part.count, part.rows))
@@ -233,14 +237,18 @@ class Engine:
             if part.rows:
                 due.append(sequence)
                 sequence.due = True
-            elif sent >= len(sequence.request.prompt):  # known tokens are sent again: others' turn comes between them
-                sequence.decoding = True
-                sequence.since = self._events = self._events + 1
+            elif decode:
+                known.append(sequence)
+                sequence.due = True
+                sequence.behind = sent + 1 < len(sequence.tokens)
+            elif sequence.prompt_left == 0:  # and the next token is known
+                sequence.decoding, sequence.since = True, self._events
+                sequence.behind = sent + 1 < len(sequence.tokens)
         if not decode:
             self._slots.extend(parts[0].sequence.slot, parts[0].sequence.sent)
         number = self._numbered
         self._numbered = number + 1
-        self._flights.append(Flight(number, tuple(due), decode))
+        self._flights.append(Flight(number, tuple(due), decode, tuple(known)))
         step = frames.Step(self.epoch, number, tuple(spans)), {"input_ids": np.array(ids, np.int64)}
         if not self._outbox:
             return step

@@ -10,11 +10,14 @@ from ruvrun.errors import IntegrityError
 
 
 class Flight(msgspec.Struct, frozen=True):
-    """A Step in the ring: its number, the sequences it will bring tokens for, in order, and whether it decodes."""
+    """A Step in the ring: its number, the sequences it will bring tokens for, in order, and whether it decodes; then
+    those whose next tokens are known, so that it brings none for them.
+    """
 
     step: int
     due: tuple[Sequence, ...]
     decode: bool
+    known: tuple[Sequence, ...] = ()
 
 
 def check_result(message: frames.Sampled, epoch: int, flight: Flight | None) -> dict[int, frames.Scores]:

@@ -127,7 +127,7 @@ class Scheduler:
                 if not sequence.due:
                     if not ready or sequence.since < since:
                         since = sequence.since
-                    ready.append(Part(sequence, 1, int(sequence.sent + 1 == len(sequence.tokens))))
+                    ready.append(Part(sequence, 1, 0 if sequence.behind else 1))
             rank = (len(ready) < len(members), since)
             if ready and (best is None or rank < best):
                 chosen, best = ready, rank

@@ -61,13 +61,14 @@ class Sequence:
 
     Position *p* holds ``tokens[p]``. Positions below ``sent`` were sent into the ring, and are computed or on
     their way; as frames keep their order, what follows them will find them computed. ``due`` is set while a
-    token was asked for and has not returned: then nothing that depends on it can be sent. ``since`` is when
+    token was asked for and has not returned: then nothing that depends on it can be sent. (Also while a token that is
+    known was sent again; see ``engine``.) ``since`` is when
     the sequence last became ready for its next token, in the engine's own count of events. ``decoding`` tells
     whether its prompt was sent and its first token is known, so that it goes on one token at a time.
 
-    ``tokens`` may begin with more than the prompt: a sequence that was put back is resumed as a new object that
-    has all tokens of the old one. Whatever is still under way for the old one is then nobody's. ``losses`` is how
-    often what stages held of it was lost.
+    ``tokens`` may begin with more than the prompt: a sequence that lost what was computed is resumed as a new object
+    that has all tokens of the old one, and is ``behind`` as long as more than the next of them is to be sent. Whatever
+    is still under way for the old one is then nobody's. ``losses`` is how often what stages held of it was lost.
     """
 
     request: Request
@@ -78,6 +79,7 @@ class Sequence:
     opened: bool = False
     since: int = 0
     decoding: bool = False
+    behind: bool = False
     losses: int = 0
 
     def __post_init__(self) -> None:
