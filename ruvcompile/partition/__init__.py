@@ -6,7 +6,7 @@ once), ``trial`` (one pass over all sets of nodes), ``ties``, ``bound`` (what no
 is done when there are too many downsets).
 """
 
-from ruvcompile.partition.rounds import Ask, Round, rounds
+from ruvcompile.partition.front import Ask, Round, rounds
 from ruvcompile.partition.solve import best, best_each, frontier, sets_of
 from ruvcompile.partition.task import (
     UNLIMITED,

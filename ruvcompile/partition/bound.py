@@ -47,8 +47,8 @@ class Rows:
     total_bytes: float
 
 
-def rows_of(task: Task) -> Rows:
-    """A task's items by their costs."""
+def rows_of(task: Task, *, together: bool = True) -> Rows:
+    """A task's items by their costs; each by itself where those that are equal are not to be taken ``together``."""
     count = len(task.item_bytes)
     ms = np.array([kind.item_ms for kind in task.kinds], np.float64).T.reshape(count, len(task.kinds))
     for column, kind in enumerate(task.kinds):
@@ -56,7 +56,9 @@ def rows_of(task: Task) -> Rows:
         made = [v.maker for v in task.values if v.maker >= 0 and v.kinds is not None and column not in v.kinds]
         ms[made, column] = np.inf
     size = np.array(task.item_bytes, np.float64)
-    rows, number = np.unique(np.column_stack([ms, size]), axis=0, return_counts=True)
+    rows, number = np.column_stack([ms, size]), np.ones(count, np.int64)
+    if together:
+        rows, number = np.unique(rows, axis=0, return_counts=True)
     room = np.array([kind.memory - task.runtime_bytes for kind in task.kinds], np.float64)
     once = sum(each.size for each in task.shared)
     return Rows(number.astype(np.float64), rows[:, :-1], rows[:, -1], room, float(size.sum() + once))

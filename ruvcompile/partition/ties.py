@@ -54,14 +54,35 @@ class Quick:
     whole: bool
 
 
+@dataclass
+class Spare:
+    """Pairs that may be looked at, all told."""
+
+    left: int
+
+    def taken(self, pairs: int) -> bool:
+        """Take so many, if there are."""
+        if pairs > self.left:
+            return False
+        self.left -= pairs
+        return True
+
+
 def quickest(
-    search: Search, wanted: Collection[tuple[int, ...]], bound: float, known: Path, way: Fields | None = None
+    search: Search,
+    wanted: Collection[tuple[int, ...]],
+    bound: float,
+    known: Path,
+    way: Fields | None = None,
+    *,
+    spare: Spare | None = None,
 ) -> Quick:
     """The path over any of ``wanted`` with the least latency that has no resource busier than ``bound``.
 
     Args:
         known: a path over one of ``wanted``; of too many pairs those of its downsets are looked at.
         way: the same with other times, where those and not the search's are what a step takes on its way.
+        spare: pairs that may be looked at where there are too many, as long as these last.
     """
     fields = search.fields
     way = way or fields
@@ -81,7 +102,7 @@ def quickest(
         if state not in rests:
             continue
         rest, kind = rests[state], state[1]
-        pairs = _Pairs(fields, way, kind, search.limits[kind], barred[kind], bound)
+        pairs = _Pairs(fields, way, kind, search.limits[kind], barred[kind], bound, spare or Spare(0))
         if sum(state[0]) == 1:
             enter = task.enter_ms[kind] if task.enter_ms else 0.0
             takes, first = pairs.shortest(np.array([0]), rest, ends)
@@ -116,8 +137,9 @@ class _Pairs:
     """Stages of one kind, by their first and last downsets; ``beyond`` and ``whole`` as of a ``Quick``."""
 
     def __init__(
-        self, fields: Fields, way: Fields, kind: int, limits: Limits | None, barred: Ints, bound: float
+        self, fields: Fields, way: Fields, kind: int, limits: Limits | None, barred: Ints, bound: float, spare: Spare
     ) -> None:
+        self._spare = spare
         self._fields, self._kind, self._limits, self._barred, self._bound = fields, kind, limits, barred, bound
         self._way_begins, self._way_ends = way.begins[kind], way.ends[kind]
         self.beyond, self.whole = math.inf, True
@@ -135,7 +157,7 @@ class _Pairs:
         if not len(asking):
             return takes, chosen
         most = max(1, _PAIRS // len(asking))
-        if len(order) > most:
+        if len(order) > most and not self._spare.taken(len(asking) * len(order)):
             self.whole = False
             rank = np.arange(len(order)) + len(order) * ~np.isin(rest.downsets[order], known)
             order = order[np.sort(np.argsort(rank, kind="stable")[:most])]

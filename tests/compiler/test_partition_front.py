@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ruvcompile.partition import Ask, Hop, Kind, Round, Task, Value, best, objections, rounds, sets_of, solve, ties
+from ruvcompile.partition.relaxed import Relaxed
 from tests.partitions import Exhaustive, Nodes
 from tests.strategies import tasks
 
@@ -94,6 +95,7 @@ def test_what_is_not_looked_at_is_never_claimed(
     best_of, sets = wanted(*pair, stages, steps, 0.0), sets_of(pair[0], stages)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ties, "_PAIRS", pairs)
+        patch.setattr("ruvcompile.partition.front._SPARE_PAIRS", pairs)
         patch.setattr(solve, "_MOST", most)
         patch.setattr(solve, "_FEWEST", most)
         answers = rounds(*pair, steps, [Ask((nodes,)) for nodes in sets])
@@ -122,3 +124,22 @@ def test_the_best_lies_between_the_two_ends() -> None:
     assert (shortest.bottleneck_ms, shortest.latency_ms) == (33.0, 48.0)
     assert (found.best.bottleneck_ms, found.best.latency_ms, found.best.value_ms) == (27.0, 54.0, 54.0)
     assert found.best.exact
+
+
+@given(both(shared=True), STAGES, STEPS, MORE)
+@settings(QUICK, max_examples=100)
+def test_no_round_is_shorter_than_with_items_divided(
+    pair: tuple[Task, Task], stages: int, steps: int, more: float
+) -> None:
+    relaxed = Relaxed(*pair, steps)
+    for nodes, (least, _) in wanted(*pair, stages, steps, more).items():
+        assert relaxed.bound(nodes, more) <= least + 1e-9
+
+
+def test_with_items_divided_both_limits_count() -> None:
+    """Two thirds on the fast node even out both nodes; where the way takes more besides, it gets more of the work."""
+    kinds = (Kind(1, (3.0,) * 2), Kind(1, (6.0,) * 2))
+    task = Task(kinds, (1,) * 2, tuple(Value(item - 1, (item,), 1) for item in range(3)))
+    assert Relaxed(task, task, 2).bound((1, 1), 0.0) == pytest.approx(8.0)
+    assert Relaxed(task, task, 2).bound((1, 1), 2.0) == pytest.approx(28 / 3)
+    assert Relaxed(task, task, 1).bound((1, 1), 2.0) == pytest.approx(8.0), "the way alone, all on the fast one"

@@ -30,15 +30,20 @@ from ruvcompile.partition.bound import lower_bound, rows_of
 from ruvcompile.partition.contract import Ground, contracted, ground_of
 from ruvcompile.partition.fields import Fields, fields_of
 from ruvcompile.partition.kinds import in_order, listed
+from ruvcompile.partition.relaxed import Relaxed
 from ruvcompile.partition.solve import Answers, renamed, room_for, weighed
 from ruvcompile.partition.task import Partition, Task
-from ruvcompile.partition.ties import busiest, quickest
+from ruvcompile.partition.ties import Spare, busiest, quickest
 from ruvcompile.partition.trial import Nodes, Path, Search
 from ruvcompile.partition.weigh import evaluate, objections
 
 _MOST_TRIALS, _FEWEST_TRIALS, _NUMBERS = 100, 4, 20_000_000
 """Trials, and numbers that they may look at: one per downset and state."""
-_SAME = 1 - 1e-9
+_SPARE_PAIRS = 400_000_000
+"""Pairs beyond what a trial looks at anyway, for all trials of an ask: seconds."""
+_MOST_SETS = 64
+_SAME, _CLOSE = 1 - 1e-9, 1 - 2e-3
+"""Where not every pair can be looked at, the second is close enough."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +97,12 @@ class _Span:
         low: no round is shorter.
         narrowest: no bottleneck is less.
         relaxed: both as they are without a search, the bottleneck first.
+        fractions: what no round is shorter than where items can be divided; 0 where that was not asked.
     """
 
     ask: Ask
     relaxed: tuple[float, float]
+    fractions: float = 0.0
     low: float = 0.0
     narrowest: float = 0.0
     high: float = math.inf
@@ -139,7 +146,7 @@ class _Rounds:
             slowest, through = span.relaxed
             answers.append(
                 Round(
-                    _proven(best, max(self._steps * slowest, through), span.low, whole=whole),
+                    _proven(best, max(self._steps * slowest, through, span.fractions), span.low, whole=whole),
                     _proven(narrow, slowest, span.narrowest, whole=whole),
                 )
             )
@@ -181,12 +188,21 @@ class _Rounds:
             self._add(span, path)
         open_ = [span for span in spans if span.low < span.high * _SAME]
         if open_:
+            relaxed = Relaxed(self._task, self._way, self._steps)
             trial = ways.least({nodes for span in open_ for nodes in span.ask.nodes})
             for span in open_:
                 path, took = ways.quickest(trial, span.ask.nodes)
                 span.low = max(span.low, took + span.ask.more_ms)
                 self._add(span, path)
+                span.fractions = self._fractions(relaxed, span.ask)
+                span.low = max(span.low, span.fractions)
                 self._narrow(search, span)
+
+    def _fractions(self, relaxed: Relaxed, ask: Ask) -> float:
+        """What no round is shorter than where items can be divided; 0 where there are too many sets of nodes to ask."""
+        if len(ask.nodes) > _MOST_SETS:
+            return 0.0
+        return min(relaxed.bound(nodes, ask.more_ms + _least_hops(self._way, nodes)) for nodes in ask.nodes)
 
     def _narrow(self, search: Search, span: _Span) -> None:
         """Trial after trial, until nothing lies between; on large ground no more than there is time for."""
@@ -194,17 +210,20 @@ class _Rounds:
         states = sum(sum(map(bool, each)) for each in nodes) * sum(nodes[0])
         most = max(_FEWEST_TRIALS, min(_MOST_TRIALS, _NUMBERS // (search.fields.lattice.count * states)))
         low = span.low
+        close, spare = _SAME, Spare(_SPARE_PAIRS)
         for _ in range(most):
             middle = low + (span.high - low) / 2
-            if low >= span.high * _SAME or middle >= span.high:
+            if low >= span.high * _SAME or span.low >= span.high * close or middle >= span.high:
                 return
-            quick = quickest(search, nodes, middle / self._steps, span.paths[-1], self._ways)
+            quick = quickest(search, nodes, middle / self._steps, span.paths[-1], self._ways, spare=spare)
             self._add(span, quick.path)
             round_ms = quick.latency + span.ask.more_ms
             if round_ms > middle:
                 low = max(math.nextafter(middle, math.inf), min(round_ms, self._steps * quick.beyond))
                 if quick.whole:
                     span.low = max(span.low, low)
+                else:
+                    close = _CLOSE
 
     def _add(self, span: _Span, path: Path | None) -> None:
         """Keep a path if its round is the shortest so far."""
