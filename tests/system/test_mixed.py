@@ -23,7 +23,7 @@ from tests.system.test_serve import await_ready, said
 
 pytestmark = pytest.mark.system
 
-TOKENS = 160
+TOKENS = 96
 
 
 @pytest.mark.parametrize("kinds", [("host", "intel-cpu"), ("intel-cpu", "host")], ids=" + ".join)
