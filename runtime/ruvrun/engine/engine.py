@@ -190,7 +190,7 @@ class Engine:
         returned = []
         for sequence, (name, (token,)) in zip(flight.due, message.tokens, strict=True):
             if self._running.get(name) is not sequence:
-                continue  # cancelled or put back while the step was on its way
+                continue  # cancelled while the step was on its way
             sequence.since = self._events
             returned.append(sequence.accept(token, self.context, scores.get(name)))
             if returned[-1].finish:
@@ -260,9 +260,9 @@ class Engine:
         request, slot = sequence.request, sequence.slot
         source, count = self._slots.begin(slot, request.prompt)
         sequence.opened, sequence.sent = True, count
-        known = told(request.sampling, request.prompt, sequence.tokens[len(request.prompt) :])
+        history = told(request.sampling, request.prompt, sequence.tokens[len(request.prompt) :])
         copied = (slot, source, count) if count else ()
-        self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling, *known, *copied))
+        self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling, *history, *copied))
         return self._scheduler.chunk(sequence)
 
     def _post(self, message: frames.Ring) -> None:
