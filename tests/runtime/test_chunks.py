@@ -7,8 +7,8 @@ import pytest
 from ruvrun import frames
 from ruvrun.manifest import Expected
 from ruvrun.pipeline.chunks import LEAST, PATIENCE, chunks_beside
+from tests.runtime.engine_ring import Ring, request
 from tests.runtime.fakes import plain_tokens
-from tests.runtime.test_engine import Ring, request
 
 SIZES = [16, 32, 64, 128, 256]
 

@@ -12,8 +12,8 @@ from ruvrun.engine import contents as module
 from ruvrun.engine.contents import Contents
 from ruvrun.errors import IntegrityError
 from ruvrun.pipeline.worker import Worker
+from tests.runtime.engine_ring import Ring, request
 from tests.runtime.fakes import FakeDecoder, fake_spec, greedy, plain_tokens
-from tests.runtime.test_engine import Ring, request
 
 CONTEXT = 64
 STEM = tuple(range(20))

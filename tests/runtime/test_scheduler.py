@@ -12,8 +12,8 @@ from ruvrun import frames
 from ruvrun.engine import Engine, Request
 from ruvrun.engine.scheduler import Scheduler, chunk_of
 from ruvrun.engine.sequence import Sequence
+from tests.runtime.engine_ring import request
 from tests.runtime.fakes import greedy
-from tests.runtime.test_engine import request
 
 
 @given(st.integers(1, 2000), st.integers(2, 64))

@@ -1,0 +1,167 @@
+"""Stages joined by queues, for tests that move one message at a time and look at all that an engine sends."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from ruvrun import frames
+from ruvrun.engine import Engine, Lost, Request, Sequence
+from ruvrun.errors import IntegrityError
+from ruvrun.executors import Array
+from ruvrun.pipeline.worker import Worker
+from tests.runtime.fakes import fake_workers, greedy
+
+CONTEXT = 24
+_Parcel = tuple[frames.Message, dict[str, Array]]
+
+
+def request(number: int, prompt: tuple[int, ...] = (1, 2, 3), max_tokens: int = 4, **more: object) -> Request:
+    return Request(number, prompt, max_tokens, greedy(), more.get("eos", frozenset()))  # type: ignore[arg-type] # tests
+
+
+class Ring:
+    """Stages joined by queues, which a test moves one message at a time; it checks what the engine sends."""
+
+    def __init__(
+        self,
+        stages: int,
+        streams: int,
+        *,
+        chunk: int = 4,
+        context: int = CONTEXT,
+        beside: tuple[int, ...] = (),
+        reuse: int = 0,
+    ) -> None:
+        self.engine = Engine(stages=stages, context=context, streams=streams, chunk=chunk, beside=beside, reuse=reuse)
+        self.workers = fake_workers(stages, slots=streams, context=context)
+        self.inboxes: list[deque[_Parcel]] = [deque() for _ in range(stages + 1)]
+        self.sent: list[frames.Ring] = []
+        self.steps_out = 0
+        self.due: set[int] = set()
+        self.decoding: set[int] = set()
+        self.answers: dict[int, list[int]] = {}
+        self.prompts: dict[int, tuple[int, ...]] = {}
+        self.finished: dict[int, str] = {}
+        self.results: deque[frames.Sampled] = deque()
+
+    def add(self, new: Request) -> None:
+        self.engine.add(new)
+        self.answers[new.id] = []
+        self.prompts[new.id] = new.prompt
+
+    def cancel(self, number: int) -> None:
+        self.engine.cancel(number)
+        self.decoding.discard(number)
+
+    def send(self) -> bool:
+        outgoing = self.engine.step()
+        if outgoing is None:
+            return False
+        message, tensors = outgoing
+        assert message.epoch == self.engine.epoch
+        assert message.step == len(self.sent), "every ring message of an epoch has the next number"
+        if isinstance(message, frames.Step):
+            self._check_step(message)
+            assert tensors["input_ids"].dtype == np.int64
+        self.sent.append(message)
+        self.inboxes[0].append((message, dict(tensors)))
+        return True
+
+    def _check_step(self, message: frames.Step) -> None:
+        self.steps_out += 1
+        assert self.steps_out <= self.engine.window
+        assert [seq.slot for seq in message.seqs] == sorted({seq.slot for seq in message.seqs})
+        opened = {earlier.id for earlier in self.sent if isinstance(earlier, frames.Open)}
+        closed = {earlier.id for earlier in self.sent if isinstance(earlier, frames.Close)}
+        for seq in message.seqs:
+            assert seq.id in opened - closed
+            assert seq.id not in self.due, "a step was sent whose input depends on a token not returned"
+        self.due |= {seq.id for seq in message.seqs if seq.rows}
+        steps = [earlier for earlier in self.sent if isinstance(earlier, frames.Step)]
+        if not self._decodes(message):
+            assert len(message.seqs) == 1, "a chunk is a step of its own"
+            if self.decoding:
+                last = {seq.id for seq in steps[-1].seqs}
+                assert self._decodes(steps[-1]), f"two chunks in a row although others decode: {last}"
+            (seq,) = message.seqs
+            if seq.position + seq.count == len(self.prompts[seq.id]) and not seq.rows:
+                self.decoding.add(seq.id)  # its tokens are known from before
+        else:
+            assert all(seq.count == 1 for seq in message.seqs)
+            assert len(message.seqs) <= -(-len(self.decoding) // len(self.workers))
+
+    def _decodes(self, step: frames.Step) -> bool:
+        """Whether a step is for positions behind the prompts."""
+        return all(seq.position >= len(self.prompts[seq.id]) for seq in step.seqs)
+
+    def work(self, stage: int) -> bool:
+        if not self.inboxes[stage]:
+            return False
+        message, tensors = self.inboxes[stage].popleft()
+        try:
+            result = self.workers[stage].handle(message, tensors)
+        except IntegrityError:
+            assert isinstance(message, frames.Ring)
+            assert message.epoch < self.engine.epoch, "a worker found fault with a message of this epoch"
+            return True
+        if result is not None:
+            self.inboxes[stage + 1].append(result)
+        return True
+
+    def receive(self) -> bool:
+        if not self.inboxes[-1]:
+            return False
+        message, _ = self.inboxes[-1].popleft()
+        assert isinstance(message, frames.Sampled)
+        if message.epoch == self.engine.epoch:
+            self.steps_out -= 1
+            self.due -= {number for number, _ in message.tokens}
+        for token in self.engine.receive(message):
+            assert token.id not in self.finished
+            self.answers[token.id].append(token.token)
+            self.decoding.add(token.id)
+            if token.finish:
+                self.finished[token.id] = token.finish
+                self.decoding.discard(token.id)
+        return True
+
+    def lose(self, stage: int) -> list[Lost]:
+        """The process of ``stage`` is replaced by a new one; other stages still hold messages of before."""
+        lost = self.engine.lose("it is gone")
+        self._replace(stage)
+        return lost
+
+    def abandon(self, stage: int) -> list[Sequence]:
+        """As ``lose``, but nobody ends."""
+        alive = self.engine.abandon()
+        self._replace(stage)
+        return alive
+
+    def _replace(self, stage: int) -> None:
+        fresh = fake_workers(len(self.workers), slots=len(_slots(self.workers[stage])), context=self.engine.context)
+        self.workers[stage] = fresh[stage]
+        self.inboxes[stage].clear()
+        self.sent, self.steps_out = [], 0
+        self.due.clear()
+        self.decoding.clear()
+
+    def turn(self) -> bool:
+        """Send all there is, move the oldest message one lap, and take its result."""
+        moved = False
+        while self.send():
+            moved = True
+        for stage in range(len(self.workers)):
+            moved |= self.work(stage)
+        return self.receive() or moved
+
+    def drain(self) -> None:
+        for _ in range(5000):
+            if not self.turn() and self.engine.idle:
+                return
+        raise AssertionError("the ring does not come to rest")
+
+
+def _slots(worker: Worker) -> range:
+    return range(worker._executor.slots)  # type: ignore[union-attr] # the fake is a decoder
