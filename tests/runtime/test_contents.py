@@ -103,6 +103,15 @@ def test_a_slot_that_is_taken_has_what_its_new_prompt_shares_with_others_and_no_
     assert contents.find(STEM) == (1, 8)
 
 
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_nothing_moves_where_the_slot_itself_has_it(slot: int) -> None:
+    contents = Contents(3, 4)
+    for each in range(3):
+        contents.begin(each, STEM)
+        contents.extend(each, 20)
+    assert contents.begin(slot, (*STEM, 50, 51)) == (slot, 20)
+
+
 def test_made_up_hashes_give_nobody_what_is_another_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "hash", lambda _: 7, raising=False)
     contents = Contents(2, 4)
@@ -145,7 +154,9 @@ def test_what_is_found_is_there(turns: list[tuple[int, list[int]]]) -> None:
         assert count == max(0, min(best, len(prompt) - 2) // 2 * 2)
         if count:
             assert lies[source][:count] == prompt[:count]
-        assert contents.begin(slot, prompt) == (source, count)
+        begun = contents.begin(slot, prompt)
+        assert begun[1] == count
+        assert not count or lies[begun[0]][:count] == prompt[:count]
         contents.extend(slot, len(prompt))
         lies[slot] = prompt[: len(prompt) // 2 * 2]
         contents.check()

@@ -50,8 +50,10 @@ class Contents:
 
         return min(free, key=rank)
 
-    def find(self, prompt: tuple[int, ...]) -> tuple[int, int]:
-        """A slot that holds the beginning of a prompt, and how many positions of it; (-1, 0) where none does."""
+    def find(self, prompt: tuple[int, ...], own: int = -1) -> tuple[int, int]:
+        """A slot that holds the beginning of a prompt, ``own`` if it does, and how many positions of it; (-1, 0) where
+        none does.
+        """
         found: set[int] = set()
         count = 0
         for end, chain in self._hashes(prompt, 0, 0, len(prompt) - 2):
@@ -59,14 +61,14 @@ class Contents:
             if not slots:
                 break
             found, count = slots, end
-        for slot in found:
+        for slot in sorted(found, key=lambda each: each != own):
             if self._prompts[slot][:count] == prompt[:count]:
                 return slot, count
         return -1, 0
 
     def begin(self, slot: int, prompt: tuple[int, ...]) -> tuple[int, int]:
         """A sequence with this prompt takes ``slot``: from which slot it gets its first positions, and how many."""
-        source, count = self.find(prompt)
+        source, count = self.find(prompt, slot)
         self._now += 1
         if count:
             self._used[source] = self._now
