@@ -150,22 +150,19 @@ class Solver:
 
     def _proof(self, scene: Scene, loads: Loads, pipelines: Sequence[tuple[Stage, ...]], *, whole: bool) -> Proof:
         """Of several pipelines with the same cuts: of the slowest, against what it could do with cuts of its own."""
-        task, way, steps = self._priced(loads, scene)
-        kinds, latency = len(task.kinds), self._facts.options.objective == "latency"
+        task, way, _ = self._priced(loads, scene)
+        aimed = way if self._facts.options.objective == "latency" else task
         known: dict[Nodes, Partition] = {}
         for stages in pipelines:
-            costs = evaluate(way if latency else task, stages)
-            nodes = costs.nodes(kinds)
+            costs = evaluate(aimed, stages)
+            nodes = costs.nodes(len(task.kinds))
             if nodes not in known or known[nodes].value_ms < costs.value_ms:
                 known[nodes] = costs
         nodes, slowest = max(known.items(), key=lambda pair: pair[1].value_ms)
-        if latency:
-            (found,) = best_each(way, [[nodes]])
-            assert found is not None, "the nodes hold a pipeline"
-            return proof_of("latency", slowest.value_ms, found, exact=whole)
-        (each,) = rounds(task, way, steps, [Ask((nodes,))])
-        assert each is not None, "the nodes hold a pipeline"
-        return proof_of("throughput", slowest.value_ms, each.narrowest, exact=whole)
+        (found,) = best_each(aimed, [[nodes]])
+        if found is None:  # weights that are held once, and a search that tells memory too strictly
+            return Proof(aimed.objective, slowest.value_ms, 0.0, False, 0.0, 0.0)
+        return proof_of(aimed.objective, slowest.value_ms, found, exact=whole)
 
     def _worth(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
         """What a pipeline is chosen by, the more the better."""
