@@ -27,7 +27,7 @@ QUICK = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 LAWS = settings(QUICK, max_examples=30)
-LONG = settings(QUICK, max_examples=1500)
+LONG = settings(QUICK, max_examples=1000)
 
 
 @pytest.fixture(scope="module")
