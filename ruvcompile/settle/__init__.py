@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ruvcompile.fleet import HOST
 from ruvcompile.measure.staged import SECONDS, TOKENS, NotMeasuredError, measure_staged, prompt_tokens
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.progress import Progress
 from ruvcompile.settle.correct import corrected, tells_apart, with_ways
 from ruvcompile.settle.held import AGAIN, AGREED, FIRST, Held, look_up, promised, units_of, with_reality
 from ruvcompile.stages import Lowered
+from ruvcompile.targets import NATIVE
 from ruvrun.costs import CostTable
 from ruvrun.executors import Array
 
@@ -128,7 +128,7 @@ def same_stages(one: Plan, two: Plan) -> bool:
 
 def can_run_here(plan: Plan) -> bool:
     """Whether every stage would be a process of this machine, and of its own kind."""
-    return all(member.node.local and member.target.name == HOST for member in plan.members)
+    return all(member.node.local and member.target.arch == NATIVE for member in plan.members)
 
 
 def seconds(plan: Plan, facts: Facts) -> float:

@@ -20,6 +20,7 @@ from tests.compiler import builds
 from tests.compiler.builds import snapshot
 from tests.models import write_tiny_gguf
 
+ROOT = Path(__file__).parents[2]
 LAYERS = 6
 build, plan = partial(builds.build, measured=True), partial(builds.plan, measured=True)
 """What is measured is the world's to say."""
@@ -165,6 +166,17 @@ def test_the_rows_of_the_stages_are_in_the_table(model, tmp_path, world) -> None
     assert {row.key for row in rows} == {stage_key(keys[: counts[0]]), stage_key(keys[counts[0] :])}
     assert {row.look for row in rows} == {1}, "a plan that holds at once is looked at once"
     assert all(row.ms > 0 and row.per_s > 0 and row.peak_rss_bytes for row in rows)
+
+
+def test_a_kind_of_machine_that_is_this_one_is_run_whatever_its_name(model, tmp_path, world) -> None:
+    folder = tmp_path / "targets" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "target.toml").write_text((ROOT / "targets" / "host" / "target.toml").read_text())
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("".join(f'[[node]]\nname = "{name}"\ntarget = "mine"\naddress = "local"\n' for name in "ab"))
+    world(World(even))
+    result = build(model, tmp_path / "dist", fleet=str(fleet), targets_dir=str(folder.parent), stages=2)
+    assert result["measured"]["streams"], "its stages were looked at together"
 
 
 def test_where_the_stages_cannot_run_the_build_is_made_and_says_so(model, tmp_path, world) -> None:
