@@ -32,8 +32,7 @@ Ints = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]
 
 _WIDEST_WAIST = 16
-_MOST_BYTES = 2**28
-"""For the bits of one block's downsets."""
+_MOST_BYTES = 2**28  # for the bits of one block's downsets
 LONGEST = 4096
 """Rounds that a search has the time for; each costs tens of microseconds whatever its size."""
 
@@ -250,10 +249,9 @@ def _levels(needs: tuple[tuple[int, ...], ...], limit: int, seed: int) -> tuple[
     owner = np.zeros(sum(not own for own in needs), np.int64)
     items = np.array([item for item, own in enumerate(needs) if not own], np.int64)
     kept, levels = [bits], list[Round]()
-    most = limit.bit_length()
     for level in range(1, count + 1):
         # 1. One more item each; equal sets meet. Items that may come next one without the other double the downsets.
-        if np.bincount(owner).max() > most:
+        if np.bincount(owner).max() > limit.bit_length():
             return None, False
         made = sums[owner] + drawn[items]
         sums, first, target = np.unique(made, return_index=True, return_inverse=True)
