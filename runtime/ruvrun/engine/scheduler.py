@@ -23,8 +23,8 @@ each other group.
 **Prompts.** A prompt is sent in chunks, each a step of its own, the oldest request first; the next chunk need
 not wait for the one before, as frames keep their order and nothing depends on a token not yet known. While
 others decode, at least one decode step goes between two chunks, and chunks are of a size that those who decode hardly
-notice: so many tokens as take one and a half of their steps on the slowest stage (``pipeline/chunks.py``). When nobody
-decodes, chunks are large, and may fill the ring.
+notice: so many tokens as take little more than one of their steps on the slowest stage (``pipeline/chunks.py``). When
+nobody decodes, chunks are large, and may fill the ring.
 
 **Law 1** rests here on two rules. A position of a prompt is computed in chunk mode (two or more tokens of a
 sequence in one call), so a rest of one token joins the chunk before it, which then has one more than

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ruvrun.manifest import Expected
 
-PATIENCE = 1.5
+PATIENCE = 1.2
 LEAST = 8
 
 
