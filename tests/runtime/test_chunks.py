@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ruvrun import frames
-from ruvrun.manifest import Expected
+from ruvrun.manifest import Expected, Plan, Space
 from ruvrun.pipeline.chunks import LEAST, PATIENCE, chunks_beside
+from ruvrun.pipeline.head import engine_of
 from tests.runtime.engine_ring import Ring, request
+from tests.runtime.fake_ring import fake_manifest
 from tests.runtime.fakes import plain_tokens
 
 SIZES = [16, 32, 64, 128, 256]
@@ -60,3 +63,18 @@ def test_chunks_are_as_large_as_those_who_decode_allow(decoding: int, expected: 
     assert set(sizes[:-1]) == {expected}
     assert 2 <= sizes[-1] <= expected + 1
     assert ring.answers[50] == plain_tokens(late, 200)
+
+
+@pytest.mark.parametrize(("backend", "expected"), [("onnxruntime", 32), ("openvino-gpu", 61), ("openvino-npu", 61)])
+def test_company_divides_a_prompt_only_where_that_changes_nothing(backend: str, expected: int) -> None:
+    made = fake_manifest(["a"])
+    plan = Plan(expected=[stage(40.0, 20.0, 4.0, 0.8)])
+    made = msgspec.structs.replace(made, stage=[msgspec.structs.replace(made.stage[0], backend=backend)], plan=plan)
+    engine = engine_of(made, made.pipeline[0], Space(context=200, streams=2), 1, reuse=True)
+    engine.add(request(0, (1, 2)))
+    _, first = engine.step(), engine.step()
+    assert first is not None
+    engine.receive(frames.Sampled(1, first[0].step, ((0, (5,)),)))
+    engine.add(request(1, tuple(range(61))))
+    steps = [sent[0] for sent in iter(engine.step, None) if isinstance(sent[0], frames.Step)]
+    assert [seq.count for step in steps for seq in step.seqs if seq.id == 1][0] == expected

@@ -45,19 +45,25 @@ def open_driver(
     work: list[Engine | Calls] = []
     for pipeline in manifest.pipeline:
         if manifest.program.kind == "decoder":
-            work.append(_engine(manifest, pipeline, space, epoch, reuse=reuse))
+            work.append(engine_of(manifest, pipeline, space, epoch, reuse=reuse))
         else:
             work.append(Calls(stages=len(pipeline.stages), epoch=epoch, largest=largest_part(manifest)))
     return Driver(manifest, Ring(manifest, endpoints, bundle), *work, on_change=on_change)
 
 
-def _engine(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, *, reuse: bool) -> Engine:
+def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, *, reuse: bool) -> Engine:
+    """The engine of one pipeline; arguments as for ``open_driver``.
+
+    A back end that cannot copy computes a prompt with other last digits where it is divided otherwise. There no prompt
+    begins with another's, and chunks are of one size in any company, or company would be seen in the answer.
+    """
     copies = all(manifest.stage[placed.stage].backend in COPYING for placed in pipeline.stages)
+    expected = [manifest.plan.of(placed.node) for placed in pipeline.stages]
     return Engine(
         stages=len(pipeline.stages),
         context=space.context,
         streams=space.streams,
-        beside=chunks_beside([manifest.plan.of(placed.node) for placed in pipeline.stages]),
+        beside=chunks_beside(expected) if copies else (),
         epoch=epoch,
         reuse=BLOCK if reuse and copies else 0,
     )
