@@ -77,4 +77,4 @@ def test_company_divides_a_prompt_only_where_that_changes_nothing(backend: str, 
     engine.receive(frames.Sampled(1, first[0].step, ((0, (5,)),)))
     engine.add(request(1, tuple(range(61))))
     steps = [sent[0] for sent in iter(engine.step, None) if isinstance(sent[0], frames.Step)]
-    assert [seq.count for step in steps for seq in step.seqs if seq.id == 1][0] == expected
+    assert next(seq.count for step in steps for seq in step.seqs if seq.id == 1) == expected
