@@ -18,56 +18,16 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
-from ruvrun.executors import DecoderExecutor, Span, load_decoder
+from ruvrun.executors import Span, load_decoder
 from ruvrun.executors.openvino import OPTIONS
 from ruvrun.executors.paged import PagedDecoder
 from ruvrun.profile.sheet import load_sheet
-from tests.decoders import Stage, family_program, tiny_program
+from tests.decoders import family_program, tiny_program
+from tests.logits import CONTEXT, answer, opened, step, written
 from tests.models import smollm2_path
 
-CONTEXT, SLOTS = 80, 4
-IDS = np.random.default_rng(7).integers(3, 300, (SLOTS, CONTEXT))
 # Every weight that lowering tells apart: windows, biases, norms by head, norms behind, layers without rotary.
 FAMILIES = ("mistral", "qwen2", "phi3-long", "gemma3", "smollm3")
-
-
-def written(
-    program: Program,
-    cuts: Sequence[int],
-    folder: Path,
-    store: WeightStore,
-    *,
-    backend: str = "openvino",
-    kv: str = "f32",
-) -> list[Stage]:
-    made = []
-    for number, piece in enumerate(pieces(program, program_units(program), cuts)):
-        path = folder / f"{backend}-{kv}-{'-'.join(map(str, cuts))}-{number}"
-        spec = write_stage(program, piece, path, store, backend=backend, target="host", kv_type=kv)
-        made.append((path, spec))
-    return made
-
-
-def opened(stages: Sequence[Stage]) -> list[DecoderExecutor]:
-    return [load_decoder(path, spec, context=CONTEXT, slots=SLOTS, threads=1) for path, spec in stages]
-
-
-def step(executors: Sequence[DecoderExecutor], *spans: Span) -> np.ndarray:
-    """One step; sequence n has the tokens ``IDS[n]`` and slot n."""
-    ids = np.concatenate([IDS[span.slot, span.position : span.position + span.count] for span in spans])
-    tensors = {"input_ids": ids}
-    for executor in executors:
-        tensors = executor.step(spans, tensors)
-    return tensors["logits"].copy()
-
-
-def answer(executors: Sequence[DecoderExecutor], sizes: Sequence[int], slot: int = 1) -> np.ndarray:
-    """Logits of all positions, in chunks of these sizes."""
-    found, at = [], 0
-    for size in sizes:
-        found.append(step(executors, Span(slot, at, size, size)))
-        at += size
-    return np.concatenate(found)
 
 
 @pytest.fixture(scope="module")

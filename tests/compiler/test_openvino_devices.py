@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,18 +17,18 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.program import Program
 from ruvrun.bundle import StageSpec
-from ruvrun.executors import DecoderExecutor, Span, devices, load_decoder, load_graph, openvino_npu
+from ruvrun.executors import Span, devices, load_decoder, load_graph, openvino_npu
 from ruvrun.executors.forms import VARIABLE, device_of, on_cpu
 from ruvrun.executors.openvino_gpu import Lane, LaneDecoder
 from ruvrun.executors.openvino_npu import PackedDecoder
 from ruvrun.executors.shaped import ShapedGraph
 from ruvrun.pipeline import LocalPipeline, Worker
 from ruvrun.profile.sheet import load_sheet
-from tests.decoders import Stage, ask, family_program
+from tests.decoders import ask, family_program
 from tests.graphs import make_model, program_of, tensor, weight
+from tests.logits import CONTEXT, IDS, SLOTS, answer, opened, step, written
 
-CONTEXT, SLOTS, PIECE = 80, 4, 16
-IDS = np.random.default_rng(7).integers(3, 300, (SLOTS, CONTEXT))
+PIECE = 16
 FORMS = ("openvino-gpu", "openvino-npu")
 SIZES = [40, *[1] * 20]
 
@@ -52,39 +51,6 @@ def program() -> Program:
 @pytest.fixture(scope="module")
 def store(folder) -> WeightStore:
     return WeightStore(folder / "store")
-
-
-def written(
-    program: Program, cuts: Sequence[int], folder: Path, store: WeightStore, backend: str, kv: str = "f32"
-) -> list[Stage]:
-    made = []
-    for number, piece in enumerate(pieces(program, program_units(program), cuts)):
-        path = folder / f"{backend}-{kv}-{'-'.join(map(str, cuts))}-{number}"
-        made.append((path, write_stage(program, piece, path, store, backend=backend, target="host", kv_type=kv)))
-    return made
-
-
-def opened(stages: Sequence[Stage], *, context: int = CONTEXT, slots: int = SLOTS) -> list[DecoderExecutor]:
-    return [load_decoder(path, on_cpu(spec), context=context, slots=slots, threads=1) for path, spec in stages]
-
-
-def step(executors: Sequence[DecoderExecutor], *spans: Span, ids: np.ndarray = IDS) -> np.ndarray:
-    """One step; sequence n has the tokens ``ids[n]`` and slot n."""
-    tensors = {
-        "input_ids": np.concatenate([ids[span.slot, span.position : span.position + span.count] for span in spans])
-    }
-    for executor in executors:
-        tensors = executor.step(spans, tensors)
-    return tensors["logits"].copy()
-
-
-def answer(executors: Sequence[DecoderExecutor], sizes: Sequence[int], slot: int = 1) -> np.ndarray:
-    """Logits of all positions, in chunks of these sizes."""
-    found, at = [], 0
-    for size in sizes:
-        found.append(step(executors, Span(slot, at, size, size)))
-        at += size
-    return np.concatenate(found)
 
 
 @pytest.fixture(scope="module")
