@@ -106,13 +106,13 @@ def load_executor(
     return load_graph(directory, spec, threads=threads)
 
 
-def back_end(spec: StageSpec) -> None:
-    """Import the back end of a stage, which loading it does anyway.
+def back_end(spec: StageSpec) -> Any:
+    """The module of a stage's back end, imported, which loading the stage does anyway.
 
     Raises:
         InputError: it is unknown, or not installed here.
     """
-    _module(spec.backend)
+    return _module(spec.backend)
 
 
 def _module(backend: str) -> Any:

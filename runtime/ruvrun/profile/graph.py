@@ -15,7 +15,6 @@ A graph is called with one thing at a time, so there is no curve over rows and n
 from __future__ import annotations
 
 import bisect
-import importlib
 import json
 import math
 import statistics
@@ -30,7 +29,7 @@ from ruvrun.bundle import StageSpec
 from ruvrun.costs import UnitCost
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, MachineError
-from ruvrun.executors import LOADERS, GraphExecutor
+from ruvrun.executors import GraphExecutor, back_end
 from ruvrun.executors.pages import use_huge_pages
 from ruvrun.npz import read_npz
 from ruvrun.profile.attribution import Attribution, Event
@@ -135,7 +134,7 @@ def _counted(
     """The same of OpenVINO, whose counters cost next to nothing. Its kernels have the names of the last of the nodes
     that went into them, as those of ONNX Runtime do.
     """
-    executor = importlib.import_module(LOADERS[spec.backend]).load_graph(directory, spec, threads=threads, profile=True)
+    executor = back_end(spec).load_graph(directory, spec, threads=threads, profile=True)
     found = []
     for _ in range(runs):
         executor.run(inputs)

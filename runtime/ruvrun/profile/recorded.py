@@ -6,7 +6,6 @@ run (``PERF_COUNT``), which are read after it. Both name kernels after nodes of 
 
 from __future__ import annotations
 
-import importlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from ruvrun.bundle import StageSpec
-from ruvrun.executors import LOADERS, DecoderExecutor
+from ruvrun.executors import DecoderExecutor, back_end
+from ruvrun.executors.forms import DEVICES
 from ruvrun.executors.pages import use_huge_pages
 from ruvrun.profile.places import Ground
 from ruvrun.profile.trace import Kernel, read_trace
@@ -49,7 +49,7 @@ class Recording:
 
 def counts(spec: StageSpec) -> bool:
     """Whether the back end can keep the time of every kernel at next to no cost, 1 % with OpenVINO."""
-    return spec.backend.startswith("openvino")
+    return spec.backend in DEVICES
 
 
 def counted(executor: Any) -> Run:
@@ -84,8 +84,7 @@ def _onnxruntime(directory: Path, spec: StageSpec, where: Ground, threads: int, 
 
 def open_counted(directory: Path, spec: StageSpec, where: Ground, threads: int) -> Measured:
     """Load a stage that keeps the time of every kernel, ready to be run."""
-    module = importlib.import_module(LOADERS[spec.backend])
-    decoder = module.open_decoder(
+    decoder = back_end(spec).open_decoder(
         directory, spec, context=where.context, slots=where.slots, threads=threads, profile=True
     )
     decoder.settle()
