@@ -62,7 +62,7 @@ class OpenVinoGraph:
         try:
             found = self._request.infer(given)
         except RuntimeError as error:
-            raise _refused(str(error)) from None
+            raise refused(str(error)) from None
         return {name: found[name] for name in self._outputs}
 
     def kernels(self) -> list[Ran]:
@@ -74,12 +74,13 @@ def _check(name: str, port: Any, value: Value) -> None:
     """OpenVINO itself casts what is of another type, and computes something of what is of another shape."""
     dtype, shape = port.get_element_type().to_dtype(), port.get_partial_shape()
     if not isinstance(value, np.ndarray) or value.dtype != dtype:
-        raise _refused(f"{name} is no array of {dtype}")
+        raise refused(f"{name} is no array of {dtype}")
     if not shape.compatible(ov.PartialShape(list(value.shape))):
-        raise _refused(f"{name} has the shape {list(value.shape)}; the graph takes {shape}")
+        raise refused(f"{name} has the shape {list(value.shape)}; the graph takes {shape}")
 
 
-def _refused(why: str) -> InputError:
+def refused(why: str) -> InputError:
+    """What a person is told where a graph does not take its inputs."""
     return InputError(
         "graph-run-failed", "the graph refused these inputs", context=[why], hint="compare names, types and shapes"
     )
@@ -163,4 +164,5 @@ __all__ = [
     "load_decoder",
     "load_graph",
     "open_decoder",
+    "refused",
 ]

@@ -10,11 +10,10 @@ import openvino as ov
 
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
-from ruvrun.errors import InputError
 from ruvrun.executors.devices import compile_stage, require, settings
 from ruvrun.executors.intermediate import loading
 from ruvrun.executors.kernels import Ran
-from ruvrun.executors.openvino import OpenVinoGraph
+from ruvrun.executors.openvino import OpenVinoGraph, refused
 
 SHAPES = 8
 """Shapes of inputs for which a graph is kept."""
@@ -66,9 +65,7 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool 
             if shapes:
                 static.reshape({name: ov.PartialShape(list(shape)) for name, shape in shapes.items()})
         except RuntimeError as error:
-            hint = "compare names, types and shapes"
-            what = "the graph refused these inputs"
-            raise InputError("graph-run-failed", what, context=[str(error)], hint=hint) from None
+            raise refused(str(error)) from None
         return OpenVinoGraph(compile_stage(core, static, device, spec, told))
 
     return ShapedGraph(compiled) if model.is_dynamic() else compiled({})
