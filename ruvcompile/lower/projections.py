@@ -17,7 +17,7 @@ _ALIKE = ("K", "bits", "block_size", "accuracy_level")
 
 
 def bias_inside(edit: Edit, node: ir.Node) -> None:
-    """``Add`` of a weight to a ``MatMulNBits`` -> the product's own bias (rule 1)."""
+    """``Add`` of a weight to a ``MatMulNBits`` -> the product's own bias."""
     product, bias = made_by(node.inputs[0], "MatMulNBits"), node.inputs[1]
     if product is None or bias is None or not bias.is_initializer() or len(product.inputs) >= _BIAS + 1:
         return
