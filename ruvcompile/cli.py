@@ -156,7 +156,7 @@ def profile(output: str | None, **flags: Any) -> None:
 @click.option("--model", help="The file the build came from. [default: as the manifest names it]")
 @click.option(
     "--tokens",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 1_000_000),
     help="Compare with float64 at so many tokens of a text. [default: 2048 where back ends are mixed, else 0]",
 )
 @common

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ruvcompile.errors import InputError, IntegrityError
+from ruvcompile.errors import InputError, IntegrityError, UsageError
 from ruvcompile.parts import Stage
 from ruvcompile.passes.chance import left_to_chance
 from ruvcompile.passes.quantise import ACCURACY, quantise
@@ -62,6 +62,9 @@ def compare(
         program = quantise(source, manifest.program.quant, accuracy=ACCURACY[manifest.program.activations])
         program = replace(program, precision=manifest.program.precision or program.precision)
     if program.decoder is None:
+        if tokens:
+            what = f"--tokens says nothing about {manifest.program.name}, which is no decoder"
+            raise UsageError("option-of-other-models", what, hint="leave it out")
         with progress.step("compare"):
             return _graph(program, manifest.program, [*chains.values()])
     with scratch_folder("ruvcompile") as directory:

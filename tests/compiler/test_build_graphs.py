@@ -79,6 +79,8 @@ def test_a_small_graph_in_stages(tmp_path, nodes) -> None:
     verdict = steps.verify(tmp_path / "dist" / "manifest.toml", model, Silent())
     assert verdict["identical"] is True
     assert verdict["vs_source"] is None
+    with pytest.raises(UsageError, match="--tokens says nothing"):
+        steps.verify(tmp_path / "dist" / "manifest.toml", model, Silent(), 100)
 
 
 def test_the_manifest_says_what_goes_in_and_comes_out_also_where_the_file_does_not(tmp_path) -> None:

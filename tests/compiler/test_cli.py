@@ -219,6 +219,7 @@ def test_targets_are_listed_and_checked(capsys: pytest.CaptureFixture[str], tmp_
         ("build model.gguf extra --target host", "usage", 2),
         ("build --target host --quant", "usage", 2),
         ("verify", "usage", 2),
+        ("verify dist/manifest.toml --tokens 99999999999999999999", "usage", 2),
         ("bild model.gguf", "command-unknown", 2),
         ("probe model.gguf", "target-missing", 2),
         ("profile model.gguf", "target-missing", 2),

@@ -17,6 +17,8 @@ from ruvcompile.targets import fleet_targets
 from ruvrun.bundle import StageSpec
 from ruvrun.errors import MachineError, RuvError
 from ruvrun.executors import load_decoder
+from ruvrun.profile.conditions import Conditions
+from ruvrun.profile.table import Segment, profile
 from tests.compiler.builds import options
 from tests.decoders import Stage, tiny_program
 from tests.graphs import make_model, program_of, tensor
@@ -96,6 +98,15 @@ def test_a_bundle_where_openvino_is_not_installed(stage, monkeypatch) -> None:
     assert (error.ref, error.exit_code) == ("backend-missing", 3)
     assert error.message == "this bundle runs on openvino, which is not installed here"
     assert error.hint == "pip install 'ruvrun[openvino]'"
+
+
+def test_nothing_is_measured_where_openvino_is_not_installed(stage, monkeypatch) -> None:
+    """Told before anything asks for the version of what is not there."""
+    monkeypatch.setattr("ruvrun.profile.table.provenance", lambda *_: pytest.fail("asked for versions"))
+    monkeypatch.delitem(sys.modules, "ruvrun.executors.openvino", raising=False)
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(InputError, match="not installed here"):
+        profile([Segment(*stage, network=False)], Conditions())
 
 
 @pytest.mark.parametrize(("kind", "domain"), [("Det", ""), ("Snake", "com.example")])

@@ -117,8 +117,10 @@ def _kept(core: Any, directory: Path, here: Made, settings: Mapping[str, Any]) -
         else:
             data = mapped([(blob, blob.stat().st_size)])
             return Compiled(core.import_model(ov.Tensor(data, shared_memory=True), here.device, settings), data), ""
-    except (InputError, OSError, RuntimeError) as error:
-        why = next(iter(str(error).splitlines()), "it cannot be read")
+    except InputError as error:
+        why = error.message
+    except (OSError, RuntimeError) as error:  # OpenVINO says last what it is, and first where in its sources
+        *_, why = ["it cannot be read", *filter(str.strip, str(error).splitlines())]
     return None, f"ignored: {blob.name}, the compiled graph: {why}; compiling anew"
 
 

@@ -120,6 +120,7 @@ def profile(
         RuvError: a stage cannot run here.
     """
     conditions = with_cores(conditions)
+    back_end(stages[0].spec)
     source = provenance(stages[0].spec.backend, model, conditions.threads)
     if conditions.cpus:
         machine.pin(conditions.cpus[0])
