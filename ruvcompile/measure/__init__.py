@@ -7,17 +7,16 @@ others are missing and the program is run for those; when none is missing nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 
 import msgspec
 
-from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.decoder import measure_decoder
 from ruvcompile.measure.nodes import measure_nodes
+from ruvcompile.measure.terms import Terms
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
-from ruvcompile.progress import Progress
 from ruvrun.costs import CostTable, merge
 from ruvrun.executors import Array
 
@@ -27,18 +26,11 @@ def measure(
     units: Sequence[Unit],
     keys: Sequence[str],
     known: CostTable,
-    *,
-    target: str,
-    backend: str,
-    threads: int,
-    beside: int,
-    kv_type: str,
-    store: WeightStore,
-    scratch: Path,
+    terms: Terms,
     samples: Mapping[str, Array],
     types: Mapping[str, Type],
-    progress: Progress,
-    most_rows: int = 0,
+    *,
+    backend: str,
     beyond: CostTable | None = None,
 ) -> CostTable:
     """The cost rows of all ``units`` on this machine, one per distinct key, and what a step costs beside them.
@@ -48,51 +40,23 @@ def measure(
         units: what it may be cut between.
         keys: what each computes (``unit_keys``); units of equal key are one row.
         known: rows that need not be measured again.
-        target, backend, threads, beside: what the rows are filed under, and how they are measured.
-        kv_type: of a decoder's keys and values.
-        store, scratch: where what is run is written.
+        terms: on which they are measured, but for the back end.
         samples, types: inputs to run a graph with, and its types as observed; not used for decoders.
-        most_rows: of a decoder's largest step, where they are more than are measured anyway.
+        backend: which of the machine's.
         beyond: what was measured with the machine's first back end, where this is another. What a process does beside
             the back end's work is then taken from there, but for the bytes that it takes.
     """
-    kept = held(program, keys, known, target, backend, threads, beside)
+    terms = replace(terms, backend=backend, brief=beyond is not None)
+    filed = terms.target, backend, terms.threads, terms.beside
+    kept = held(program, keys, known, *filed)
     if kept is not None:
         return kept
     wanted = dict.fromkeys(keys)
-    found = [row for row in known.rows(wanted, target, backend, threads, beside) if row is not None]
+    found = [row for row in known.rows(wanted, *filed) if row is not None]
     if program.decoder is not None:
-        made = measure_decoder(
-            program,
-            units,
-            keys,
-            target=target,
-            backend=backend,
-            threads=threads,
-            beside=beside,
-            kv_type=kv_type,
-            store=store,
-            scratch=scratch,
-            progress=progress,
-            rows=most_rows,
-            brief=beyond is not None,
-        )
+        made = measure_decoder(program, units, keys, terms)
     else:
-        made = measure_nodes(
-            program,
-            units,
-            keys,
-            target=target,
-            backend=backend,
-            threads=threads,
-            beside=beside,
-            store=store,
-            scratch=scratch,
-            samples=samples,
-            types=types,
-            progress=progress,
-            brief=beyond is not None,
-        )
+        made = measure_nodes(program, units, keys, terms, samples, types)
     if beyond is not None:
         made = _with_overheads(made, beyond)
     return merge([made, CostTable(provenance=known.provenance, unit=found)])

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 from ruvcompile.errors import UnreachableError, model_not_finite
-from ruvcompile.fleet import HOST
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.stage import write_stage
-from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure.profiled import profile_stage
+from ruvcompile.measure.terms import Terms
 from ruvcompile.parts import weight_bytes
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.passes.reduced import reduced
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
-from ruvcompile.progress import Progress
 from ruvrun.costs import CostTable
 
 SAMPLE_BYTES = 768 << 20
@@ -32,38 +29,25 @@ def measure_decoder(
     program: Program,
     units: Sequence[Unit],
     keys: Sequence[str],
-    *,
-    target: str,
-    backend: str,
-    threads: int,
-    beside: int,
-    store: WeightStore,
-    scratch: Path,
-    progress: Progress,
-    kv_type: str = "f32",
-    rows: int = 0,
-    brief: bool = False,
+    terms: Terms,
 ) -> CostTable:
-    """A row for every distinct key, and the overhead, as rows of ``target``; ``brief``: as ``profile_stage``."""
+    """A row for every distinct key, and the overhead."""
     part, part_units, part_keys = sampled(program, units, keys)
     (piece,) = pieces(part, part_units, ())
-    directory = scratch / "measured"
-    keyed = Keyed(part_units, part_keys)
+    directory = terms.scratch / "measured"
     write_stage(
-        part, piece, directory, store, backend=backend, target=target, passing=True, keyed=keyed, kv_type=kv_type
+        part,
+        piece,
+        directory,
+        terms.store,
+        backend=terms.backend,
+        target=terms.target,
+        passing=True,
+        keyed=Keyed(part_units, part_keys),
+        kv_type=terms.kv_type,
     )
     try:
-        return profile_stage(
-            directory,
-            scratch / "measured.toml",
-            threads=threads,
-            beside=beside,
-            model=program.name,
-            progress=progress,
-            rows=rows,
-            brief=brief,
-            elsewhere=target == HOST,
-        )
+        return profile_stage(directory, terms, model=program.name)
     except UnreachableError as error:
         # The ring that measures is the first to run the whole model, and its last stage draws tokens from logits.
         raise model_not_finite(program.source.path) if "not numbers" in error.message else error from None

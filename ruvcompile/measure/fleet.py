@@ -11,6 +11,7 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure import measure
 from ruvcompile.measure.choice import each_measured, given
 from ruvcompile.measure.scale import figures, scale
+from ruvcompile.measure.terms import Terms
 from ruvcompile.measure.work import works
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.units import Unit
@@ -55,23 +56,18 @@ def measure_fleet(
             used.append(found)
             continue
         count = threads if here else min(threads, cores())
-        run = partial(
-            measure,
-            program,
-            units,
-            keys,
-            known,
-            target=target.name if here else HOST,
-            threads=count,
-            beside=beside,
+        terms = Terms(
+            target.name if here else HOST,
+            target.backend,
+            count,
+            beside,
+            store,
+            scratch,
+            progress,
             kv_type=target.kv_type,
-            store=store,
-            scratch=scratch,
-            samples=samples,
-            types=types or {},
-            progress=progress,
-            most_rows=most_rows,
+            rows=most_rows,
         )
+        run = partial(measure, program, units, keys, known, terms, samples, types or {})
         measured = each_measured(target, run, progress)
         if here:
             used += measured.values()

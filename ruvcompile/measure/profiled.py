@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ruvcompile.errors import MachineError, RuvError
-from ruvcompile.progress import Progress
+from ruvcompile.fleet import HOST
+from ruvcompile.measure.terms import Terms
 from ruvrun.costs import CostTable, load_costs
 from ruvrun.errors import how_it_ended, parse_error
 from ruvrun.executors.forms import CPU, VARIABLE
@@ -27,40 +28,27 @@ _LAST_WORDS = 12
 BRIEF_S = "2"
 
 
-def profile_stage(
-    directory: Path,
-    file: Path,
-    *,
-    threads: int,
-    beside: int,
-    model: str,
-    progress: Progress,
-    rows: int = 0,
-    brief: bool = False,
-    elsewhere: bool = False,
-) -> CostTable:
+def profile_stage(directory: Path, terms: Terms, *, model: str) -> CostTable:
     """The cost rows of the stage in ``directory``.
+
+    One for a GPU or an NPU whose rows are no more than what another machine's are scaled from, those of ``host``, is
+    run on the CPU, whatever is here.
 
     Args:
         directory: a bundle with its sheet.
-        file: where the table may be written; it goes away again.
-        threads: of the stage.
-        beside: how many such stages work at the same time, this one included.
+        terms: on which it is measured.
         model: name of the program.
-        progress: gets what is worth a person's attention.
-        rows: of a decoder's largest step, where they are more than are measured anyway.
-        brief: as for a second back end (``ruvrun.profile.conditions``): overheads tell the bytes of a process alone.
-        elsewhere: it is for another machine, so one for a GPU or an NPU is run on the CPU, whatever is here.
 
     Raises:
         RuvError: as `ruvrun profile` told it.
     """
+    file, progress = terms.scratch / "measured.toml", terms.progress
     command = [
-        *(("env", f"{VARIABLE}={CPU}") if elsewhere else ()),
+        *(("env", f"{VARIABLE}={CPU}") if terms.target == HOST else ()),
         *(sys.executable, "-P", "-m", "ruvrun", "profile", str(directory), "--role", "child", "--json", "-q"),
-        *("--threads", str(threads), "--beside", str(beside), "--model", model, "-o", str(file)),
-        *(("--rows", str(rows)) if rows else ()),
-        *(("--brief", "--seconds", BRIEF_S) if brief else ()),
+        *("--threads", str(terms.threads), "--beside", str(terms.beside), "--model", model, "-o", str(file)),
+        *(("--rows", str(terms.rows)) if terms.rows else ()),
+        *(("--brief", "--seconds", BRIEF_S) if terms.brief else ()),
     ]
     file.unlink(missing_ok=True)
     said: deque[str] = deque(maxlen=_LAST_WORDS)

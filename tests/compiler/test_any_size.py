@@ -22,6 +22,7 @@ from ruvcompile import cli, parts, passes
 from ruvcompile.load import load
 from ruvcompile.lower.weights import WeightStore, can_link
 from ruvcompile.measure import decoder as measuring
+from ruvcompile.measure.terms import Terms
 from ruvcompile.parts import Parts, run_parts
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.passes.quantise import quantise, quantise_blocks, quantise_rows
@@ -193,13 +194,7 @@ def test_of_a_large_decoder_one_layer_of_every_kind_is_measured(source, tmp_path
         program,
         units,
         keys,
-        target="host",
-        backend="onnxruntime",
-        threads=1,
-        beside=1,
-        store=WeightStore(tmp_path / "store"),
-        scratch=tmp_path,
-        progress=Silent(),
+        Terms("host", "onnxruntime", 1, 1, WeightStore(tmp_path / "store"), tmp_path, Silent()),
     )
     assert {row.key for row in table.unit} == set(keys)
     assert all(row.ms > 0 for row in table.unit)

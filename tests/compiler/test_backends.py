@@ -20,6 +20,7 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure import decoder as measuring
 from ruvcompile.measure.choice import each_measured, installed
 from ruvcompile.measure.nodes import measure_nodes
+from ruvcompile.measure.terms import Terms
 from ruvcompile.plan import Plan
 from ruvcompile.plan.memory import BLOCK
 from ruvcompile.program import Program
@@ -292,10 +293,13 @@ def test_an_operator_that_one_does_not_have_stays_on_the_other(detector, tmp_pat
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     rows = measure_nodes(
-        front.program, front.units, front.keys, target="host", backend="openvino", threads=1, beside=1,
-        store=WeightStore(tmp_path / "store"), scratch=scratch, samples=front.samples, types=front.types,
-        progress=told, brief=True,
-    )  # fmt: skip
+        front.program,
+        front.units,
+        front.keys,
+        Terms("host", "openvino", 1, 1, WeightStore(tmp_path / "store"), scratch, told, brief=True),
+        front.samples,
+        front.types,
+    )
     det = next(key for unit, key in zip(front.units, front.keys, strict=True) if unit.nodes == ("det",))
     assert {row.key for row in rows.unit} == {*front.keys} - {det}
     assert "OpenVINO cannot run det, which stay off it" in told.notes

@@ -16,6 +16,7 @@ from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure import profiled
 from ruvcompile.measure.decoder import measure_decoder
+from ruvcompile.measure.terms import Terms
 from ruvcompile.parts import Parts
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.program import Program
@@ -99,11 +100,9 @@ def test_what_is_measured_for_another_machine_is_measured_on_the_cpu(
 
     monkeypatch.setattr(profiled, "_started", started)
     units = program_units(program)
+    terms = Terms(target, "openvino-gpu", 1, 1, WeightStore(tmp_path / "store"), tmp_path, Silent())
     with pytest.raises(InterruptedError):
-        measure_decoder(
-            program, units, unit_keys(program, units), target=target, backend="openvino-gpu", threads=1, beside=1,
-            store=WeightStore(tmp_path / "store"), scratch=tmp_path, progress=Silent(),
-        )  # fmt: skip
+        measure_decoder(program, units, unit_keys(program, units), terms)
     assert (commands[0][:2] == ["env", "RUVRUN_DEVICE=CPU"]) is moved
 
 

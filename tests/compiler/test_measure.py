@@ -16,10 +16,11 @@ from ruvcompile.measure import decoder as measuring
 from ruvcompile.measure import held, profiled
 from ruvcompile.measure.fleet import measure_fleet
 from ruvcompile.measure.given import read_given
+from ruvcompile.measure.terms import Terms
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.plan import Member
 from ruvcompile.program import Program
-from ruvcompile.progress import Silent
+from ruvcompile.progress import Progress, Silent
 from ruvcompile.targets import load_target
 from ruvrun.costs import CostTable, LinkCost, Overhead, Point, Provenance, UnitCost, dump_costs
 from tests.decoders import tiny_program
@@ -69,11 +70,11 @@ class Measured:
         self.asked: list[tuple[int, int]] = []
         self.rows: list[int] = []
 
-    def __call__(self, directory: Path, _file: Path, *, threads: int, beside: int, rows: int, **_: Any) -> CostTable:
+    def __call__(self, directory: Path, terms: Terms, **_: Any) -> CostTable:
         assert (directory / "units.toml").is_file()
-        self.rows.append(rows)
-        self.asked.append((threads, beside))
-        return msgspec.structs.replace(table_of(self.program, beside=beside), provenance=[HERE])
+        self.rows.append(terms.rows)
+        self.asked.append((terms.threads, terms.beside))
+        return msgspec.structs.replace(table_of(self.program, beside=terms.beside), provenance=[HERE])
 
 
 def fleet(program: Program, known: CostTable, members: list[Member], folder: Path, **more: int) -> CostTable:
@@ -154,13 +155,14 @@ def test_what_goes_wrong_there_is_raised_here(program, tmp_path) -> None:
     ((directory, _),) = write_sheeted(program, tmp_path)
     (directory / "units.toml").unlink()
     with pytest.raises(InputError) as error:
-        profile(directory, tmp_path / "t.toml")
+        profile(directory, tmp_path)
     assert error.value.ref == "probe-incomplete"
     assert error.value.hint
 
 
-def profile(directory: Path, file: Path) -> CostTable:
-    return profiled.profile_stage(directory, file, threads=1, beside=1, model="m", progress=Silent())
+def profile(directory: Path, scratch: Path, progress: Progress = Silent()) -> CostTable:  # noqa: B008 - nothing in it
+    terms = Terms("host", "onnxruntime", 1, 1, WeightStore(scratch / "store"), scratch, progress)
+    return profiled.profile_stage(directory, terms, model="m")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_a_process_that_dies_is_told_with_its_last_words(tmp_path, monkeypatch, 
     started = profiled._started
     monkeypatch.setattr(profiled, "_started", lambda _: started([sys.executable, "-c", script]))
     with pytest.raises(MachineError) as error:
-        profile(tmp_path, tmp_path / "t.toml")
+        profile(tmp_path, tmp_path)
     assert error.value.ref == "profile-died"
     assert how in error.value.message
     assert ("out of luck" in error.value.context) == ("luck" in script)
@@ -185,16 +187,16 @@ def test_progress_and_notes_reach_the_person(tmp_path, monkeypatch) -> None:
     script = (
         "import sys, pathlib\n"
         "print('steps 1/6', 'steps 2/6', 'profile 1/3', sep='\\n', file=sys.stderr)\n"
-        f"pathlib.Path({str(tmp_path / 't.toml')!r}).write_text('format = 1\\n')\n"
+        f"pathlib.Path({str(tmp_path / 'measured.toml')!r}).write_text('format = 1\\n')\n"
         'print(\'{"notes": ["noisy: very"]}\')\n'
     )
     started = profiled._started
     monkeypatch.setattr(profiled, "_started", lambda _: started([sys.executable, "-c", script]))
     told = Told()
-    table = profiled.profile_stage(tmp_path, tmp_path / "t.toml", threads=1, beside=1, model="m", progress=told)
+    table = profile(tmp_path, tmp_path, told)
     assert table == CostTable()
     assert (told.steps, told.notes) == (3, ["noisy: very"])
-    assert not (tmp_path / "t.toml").exists()
+    assert not (tmp_path / "measured.toml").exists()
 
 
 class Told(Silent):
