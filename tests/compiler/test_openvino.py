@@ -85,8 +85,9 @@ def test_there_is_no_row_alone_where_that_would_change_it(tmp_path) -> None:
     alone = [step(decoders, Span(0, 20, 1, 1)), step(decoders, Span(1, 25, 1, 1))]
     assert np.array_equal(step(decoders, Span(0, 20, 1, 1), Span(1, 25, 1, 1)), np.concatenate(alone))
     (decoder,) = decoders
-    decoder._least = 1
-    assert not np.array_equal(step(decoders, Span(0, 20, 1, 1)), alone[0]), "the kernel has become better"
+    least, decoder._least = decoder._least, 1
+    same = np.array_equal(step(decoders, Span(0, 20, 1, 1)), alone[0])
+    assert least == (1 if same else 2), "it has a companion where this machine's kernels want one, and nowhere else"
 
 
 def test_arrays_are_kept_for_small_steps_and_not_for_ever(program, folder, store, monkeypatch) -> None:
