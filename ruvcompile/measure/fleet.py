@@ -21,7 +21,7 @@ from ruvcompile.progress import Progress
 from ruvrun.costs import CostTable, merge
 from ruvrun.executors import Array
 from ruvrun.machine import cores
-from ruvrun.profile.rates import measure_rates
+from ruvrun.profile.rates import measure_rates, require_rated
 
 
 def measure_fleet(
@@ -46,6 +46,9 @@ def measure_fleet(
 
     Args:
         most_rows: of a decoder's largest step, where they are more than are measured anyway.
+
+    Raises:
+        InputError: ``rates-unknown``: nothing is scaled for a back end of which there are no figures.
     """
     kinds = dict.fromkeys((member.target, member.threads, member.beside, member.node.local) for member in members)
     used = [CostTable(provenance=known.provenance, stage=known.stage, link=known.link, rate=known.rate)]
@@ -56,6 +59,9 @@ def measure_fleet(
             used.append(found)
             continue
         count = threads if here else min(threads, cores())
+        for backend in () if here else target.backends:
+            if not known.rates(HOST, backend, count):
+                require_rated(backend)  # before anything is measured for nothing
         terms = Terms(
             target.name if here else HOST,
             target.backend,

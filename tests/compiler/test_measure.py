@@ -125,6 +125,14 @@ def test_a_complete_table_measures_nothing(program, tmp_path, monkeypatch) -> No
     assert fleet(program, known, [member("a", beside=2)], tmp_path) == known, "links that were measured stay"
 
 
+def test_what_cannot_be_scaled_is_refused_before_anything_is_measured(program, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(measuring, "profile_stage", None)
+    away = Member(FleetNode(name="a", target="intel-gpu", address="a.local"), load_target("intel-gpu"), 1, 1)
+    with pytest.raises(InputError) as error:
+        fleet(program, CostTable(), [away], tmp_path)
+    assert error.value.ref == "rates-unknown"
+
+
 def test_what_is_missing_is_measured_and_what_is_known_stays(program, tmp_path, monkeypatch) -> None:
     command = Measured(program)
     monkeypatch.setattr(measuring, "profile_stage", command)

@@ -71,17 +71,8 @@ USUAL = Size()
 
 
 def measure_rates(target: str, backend: str, threads: int, *, size: Size = USUAL, tell: Tell = silent) -> list[Rate]:
-    """All figures of this machine with ``threads`` threads; ``source`` is 0.
-
-    Raises:
-        InputError: ``rates-unknown``: there are no models for this back end.
-    """
-    if backend not in RATED:
-        raise InputError(
-            "rates-unknown",
-            f"there are no figures to be measured for {backend}",
-            hint=f"measure on such a machine (ruvrun profile), and build with --costs; figures: {', '.join(RATED)}",
-        )
+    """All figures of this machine with ``threads`` threads; ``source`` is 0. Raises as ``require_rated``."""
+    require_rated(backend)
     found: list[Rate] = []
     total = 7
     with scratch_folder("ruvrun") as folder:
@@ -100,6 +91,20 @@ def measure_rates(target: str, backend: str, threads: int, *, size: Size = USUAL
             )
             tell("rates", len(found), total)
     return found
+
+
+def require_rated(backend: str) -> None:
+    """See that there are figures of a back end.
+
+    Raises:
+        InputError: ``rates-unknown``: there are no models for it.
+    """
+    if backend not in RATED:
+        raise InputError(
+            "rates-unknown",
+            f"there are no figures to be measured for {backend}",
+            hint=f"measure on such a machine (ruvrun profile), and build with --costs; figures: {', '.join(RATED)}",
+        )
 
 
 def read_bandwidth(threads: int, size: int, seconds: float, runs: int) -> tuple[float, float]:
