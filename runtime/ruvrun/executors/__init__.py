@@ -34,7 +34,7 @@ LOADERS = {
     "reference": "ruvrun.executors.reference",
 }
 COPYING = frozenset({"onnxruntime", "openvino", "reference"})
-"""Back ends whose decoders are each a ``CopyingExecutor``."""
+"""Back ends whose decoders are each a ``CopyingExecutor``, and compute a prompt alike however it is divided."""
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
