@@ -43,8 +43,8 @@ class Form:
     Attributes:
         shape: gives a graph as OpenVINO's reader made it its state, in place; of each layer it is told how many
             positions a token sees, 0 for all.
-        options: the settings that decide what is computed, of a type of keys and values, the ``accuracy_level`` of the
-            products, and the windows.
+        options: the settings that decide what is computed, of a type of keys and values and the ``accuracy_level`` of
+            the products.
         kv_types: types that keys and values may have.
         precision: of the numbers of a graph that is no decoder, which has no other options.
         requires: the least versions that a node must have.
@@ -52,7 +52,7 @@ class Form:
     """
 
     shape: Callable[[Any, Draft, Sequence[int]], None]
-    options: Callable[[str, int, Sequence[int]], Mapping[str, str]]
+    options: Callable[[str, int], Mapping[str, str]]
     kv_types: Sequence[str]
     precision: str = _PRECISION
     requires: Mapping[str, str] = field(default_factory=dict)
@@ -121,14 +121,13 @@ def write_form(draft: Draft, form: Form) -> Written:
         [hashed(draft.directory, MODEL), *files],
         _by_unit(sheet, net) if sheet is not None else None,
         KV_TYPES[draft.kv_type],
-        options=form.options(draft.kv_type, level, windows),
+        options=form.options(draft.kv_type, level),
         requires=form.requires,
     )
 
 
-def _options(precision: str, kv_type: str, level: int, windows: Sequence[int]) -> dict[str, str]:
+def _options(precision: str, kv_type: str, level: int) -> dict[str, str]:
     """The settings that decide what is computed; ``level`` is the ``accuracy_level`` of the products."""
-    del windows  # the graph has them
     found = {
         "INFERENCE_PRECISION_HINT": precision,
         "KV_CACHE_PRECISION": kv_type,

@@ -37,8 +37,8 @@ def _shape(model: Any, draft: Draft, windows: Sequence[int]) -> None:
     model.validate_nodes_and_infer_types()
 
 
-def _options(kv_type: str, level: int, windows: Sequence[int]) -> dict[str, str]:
-    del level, windows  # activations are not quantised, and windows are the names of masks
+def _options(kv_type: str, level: int) -> dict[str, str]:
+    del level  # activations are not quantised
     return {
         "INFERENCE_PRECISION_HINT": kv_type,
         "KV_CACHE_PRECISION": kv_type,

@@ -91,6 +91,6 @@ def _typed(model: Any, past: Sequence[str], kind: Any) -> None:
         results[present].input(0).replace_source_output(narrow.output(0))
 
 
-def _options(kv_type: str, level: int, windows: Sequence[int]) -> dict[str, str]:
-    del kv_type, level, windows  # ports have their type, and windows are the names of masks
+def _options(kv_type: str, level: int) -> dict[str, str]:
+    del kv_type, level  # ports have their type, and activations are not quantised
     return {"INFERENCE_PRECISION_HINT": "f16"}
