@@ -71,6 +71,7 @@ def test_no_command_shows_help_and_is_wrong_usage(capsys: pytest.CaptureFixture[
         (("run", "m.toml", "--prompt", "a", "--top-p", "NaN"), "--help"),
         (("run", "m.toml", "--prompt", "a\udcff"), "UTF-8"),
         (("bench", "m.toml", "--seconds", "nan"), "--help"),
+        (("serve", "m.toml", "--request-seconds", "nan"), "--help"),
     ],
 )
 def test_wrong_usage_is_2_with_a_hint(words: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +151,10 @@ def test_defaults_are_told_and_what_was_said_is_not_called_one(
     assert ruvrun("serve", write_build(tmp_path), "--port", "8123") == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert "--host 127.0.0.1 (default), --port 8123, --context 64 (default), --streams 4 (default), --queue 256 (default)" in err
+    assert (
+        "--host 127.0.0.1 (default), --port 8123, --context 64 (default), --streams 4 (default), --queue 256 (default)"
+        in err
+    )
     assert [process.name for process in started] == ["stage on a", "stage on b", "head"]
     assert all("--endpoints" in process.argv for process in started)
     assert started[2].argv[started[2].argv.index("--port") + 1] == "8123"

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, common, parse_cpus, pass_on, require_meant, say, voice_for_children
+from ruvrun.cli.voice import COUNT, PATH, Real, common, parse_cpus, pass_on, require_meant, say, voice_for_children
 from ruvrun.errors import InputError, UsageError
 
 QUEUE = 256
@@ -29,7 +29,7 @@ LOOPBACKS = ("127.0.0.1", "::1", "localhost")
 @click.option("--context", type=COUNT, help="Positions per stream.  [default: as built]")
 @click.option("--streams", type=COUNT, help="Requests at a time, on all pipelines together.  [default: as built]")
 @click.option("--queue", type=COUNT, help="Requests that may wait for their turn; more get 429.  [default: 256]")
-@click.option("--request-seconds", type=click.FloatRange(0, min_open=True), help="What a request may take at most.")
+@click.option("--request-seconds", type=Real(0, min_open=True), help="What a request may take at most.")
 @click.option("--role", type=click.Choice(["stage", "head"]), hidden=True)
 @click.option("--endpoints", hidden=True)
 @click.option("--threads", type=COUNT, hidden=True)
