@@ -56,7 +56,7 @@ def read_model(options: Options, progress: Progress) -> Front:
                 raise UsageError("name-invalid", what, hint="as in --name detector")
             source = replace(source, name=options.name)
         program = quantise(source, options.quant, accuracy=ACCURACY[options.activations])
-        program = replace(program, precision=options.precision or program.precision)
+        program = replace(program, precision=options.precision or program.precision, kv_type=options.kv_type or "")
     for text in source.notes:
         progress.note(text)
     if program.decoder is not None:

@@ -77,7 +77,8 @@ class Program:
     ``head_files`` is what the head process needs to turn text into tokens and back, by file name:
     ``tokenizer.json`` (the tokenizers library's format) and ``chat.json`` (see ``ruvrun.tokenizer.Chat``).
     ``decoder`` is None for any other graph. ``precision``, ``f32`` or ``bf16``, is of the numbers that are computed
-    with. ``notes`` are sentences that the user is told when it is built.
+    with, ``kv_type`` of keys and values, empty where it was not asked for. ``notes`` are sentences that the user is
+    told when it is built.
     """
 
     name: str
@@ -87,3 +88,4 @@ class Program:
     head_files: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     precision: str = "f32"
+    kv_type: str = ""

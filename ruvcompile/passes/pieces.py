@@ -65,9 +65,7 @@ def unit_keys(program: Program, parts: Sequence[Unit], types: Mapping[str, Type]
         types: as observed, for values whose shapes the graph leaves open: another size is another computation.
     """
     owner = {name: number for number, part in enumerate(parts) for name in part.nodes}
-    # What it is computed with, where that is not what every table before this was measured with.
-    begin = [] if program.precision == "f32" else [program.precision]
-    contents: list[list[object]] = [[*begin] for _ in parts]
+    contents: list[list[object]] = [_computed_with(program, part) for part in parts]
     digests = {function: _digest(function) for function in program.model.functions.values()}
     for node in program.model.graph:
         for inner in all_nodes([node]):
@@ -84,6 +82,13 @@ def unit_keys(program: Program, parts: Sequence[Unit], types: Mapping[str, Type]
             contents[owner[str(node.name)]].extend(digests[function] for function in called)
     dumped = (json.dumps(content, sort_keys=True) for content in contents)
     return tuple(hashlib.sha256(text.encode()).hexdigest()[:32] for text in dumped)
+
+
+def _computed_with(program: Program, part: Unit) -> list[object]:
+    """Types of numbers that no attribute tells, where they are not those of every table before they could be chosen."""
+    asked = [] if program.precision == "f32" else [program.precision]
+    has_state = any(name.startswith(("past_key.", "past_value.")) for name in part.inputs)
+    return [*asked, f"kv {program.kv_type}"] if has_state and program.kv_type not in ("", "f32") else [*asked]
 
 
 def _digest(function: ir.Function) -> str:

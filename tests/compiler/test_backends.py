@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ruvcompile.measure import decoder as measuring
 from ruvcompile.measure.choice import each_measured, installed
 from ruvcompile.measure.nodes import measure_nodes
 from ruvcompile.measure.terms import Terms
+from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.plan import Plan
 from ruvcompile.plan.memory import BLOCK
 from ruvcompile.program import Program
@@ -207,6 +209,17 @@ def test_little_memory_takes_the_back_end_that_fits(program) -> None:
     assert stage["backends_ms"]["openvino"] < stage["predicted_ms"]
 
 
+def test_costs_with_other_keys_and_values_are_other_costs(program) -> None:
+    """What attention takes depends on them; what has none of them is measured once for all types."""
+    units = program_units(program)
+    plain, bytes_ = (unit_keys(replace(program, kv_type=kind), units) for kind in ("f32", "u8"))
+    assert plain == unit_keys(program, units), "tables of before say what was the only type"
+    state = [any(name.startswith("past_") for name in unit.inputs) for unit in units]
+    assert [one != two for one, two in zip(plain, bytes_, strict=True)] == state
+    assert any(state)
+    assert not all(state)
+
+
 def test_what_is_not_installed_is_no_choice(monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "openvino" else object())
     target, told = load_target("host"), Noting()
@@ -248,6 +261,19 @@ def test_given_rows_of_one_are_enough(model, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(measuring, "profile_stage", None)
     made = plan(model, tmp_path, measured=True, costs=(str(model.with_name("one.toml")),), nodes="2")
     assert [stage["backend"] for stage in made["stages"]] == ["onnxruntime", "onnxruntime"]
+
+
+def test_a_table_of_one_type_is_not_taken_for_another(model, tmp_path, monkeypatch) -> None:
+    """Profile and plan agree on what rows are of, so that a plan for bytes finds rows of bytes, and no others."""
+    asked = {"backend": "openvino", "kv_type": "u8", "nodes": "2"}
+    steps.profile(options(model, tmp_path / "bytes.toml", **asked), Silent())
+    floats = on(load_costs(model.with_name("one.toml")), "openvino")
+    (tmp_path / "floats.toml").write_bytes(dump_costs(floats))
+    monkeypatch.setattr(measuring, "profile_stage", None)
+    made = plan(model, tmp_path, measured=True, costs=(str(tmp_path / "bytes.toml"),), **asked)
+    assert made["cost_source"] == "measured"
+    with pytest.raises(TypeError, match="not callable"):  # something would be measured
+        plan(model, tmp_path, measured=True, costs=(str(tmp_path / "floats.toml"),), **asked)
 
 
 def test_a_mixed_build_is_one_manifest(model, tmp_path) -> None:
