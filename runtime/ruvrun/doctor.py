@@ -183,8 +183,8 @@ def _cpus(placement: Placement) -> Iterator[Finding]:
 
 
 def _ports(placement: Placement) -> Iterator[Finding]:
-    if placement.whole and len(placement.bundles) > 1:
-        return  # they will be chosen among the free ones
+    if placement.whole:
+        return  # it needs none
     ports = {f"port of {name}": placement.endpoints.nodes[name].port for name in placement.stages}
     if placement.head:
         ports["port of the head"] = placement.endpoints.head.port

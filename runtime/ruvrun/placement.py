@@ -122,7 +122,10 @@ def place(path: Path, node: str | None = None) -> Placement:
             context=[f"those that have: {', '.join(sorted(used))}"],
             hint="copy the bundle and the manifest of one build",
         )
-    return Placement(path, manifest, {name: found[name]}, endpoints(manifest, nodes), used == {name})
+    alone = used == {name}  # links of this machine alone, whatever name it is known by to others, or is not
+    return Placement(
+        path, manifest, {name: found[name]}, _anywhere(manifest) if alone else endpoints(manifest, nodes), alone
+    )
 
 
 def manifest_path(path: Path) -> Path:

@@ -65,6 +65,12 @@ def test_a_taken_port_is_a_warning_for_a_node_whose_port_is_fixed(tmp_path: Path
         assert seen(manifest, "b")["port of b"] == ("warn", f"{port} is taken")
 
 
+@pytest.mark.parametrize("address", ["local", "a.invalid"])
+def test_one_node_alone_needs_no_port(tmp_path: Path, address: str) -> None:
+    found = seen(write_build(tmp_path, ("a",), addresses={"a": address}))
+    assert not [check for check in found if check.startswith("port")]
+
+
 def test_nothing_to_look_at_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         list(examine(tmp_path / "manifest.toml", None, peers=False))

@@ -46,6 +46,13 @@ def test_a_copied_bundle_is_its_node(tmp_path: Path) -> None:
     assert found.head_bundle == tmp_path / "there"
 
 
+def test_one_node_alone_needs_no_name_that_others_know(tmp_path: Path) -> None:
+    """Or it would wait for itself, for ever, where its own name has no address."""
+    found = place(write_build(tmp_path, ("a",), addresses={"a": "a.invalid"}))
+    assert (found.stages, found.head, found.whole) == (["a"], True, True)
+    assert {found.endpoints.nodes["a"].host, found.endpoints.head.host} == {"local"}
+
+
 def test_a_bundle_of_another_build_has_no_part(tmp_path: Path) -> None:
     write_build(tmp_path / "build", addresses={"b": "10.0.0.2"})
     bundle = tmp_path / "build" / "bundles" / "a"
