@@ -98,11 +98,15 @@ class Target:
         return self.backends[0]
 
     def on(self, backend: str) -> Target:
-        """The same with this back end alone, the types of keys and values that it has, and the packages it needs."""
+        """The same with this back end alone, and the types of keys and values that it has."""
         kinds = tuple(kind for kind in self.kv_types if kind in BACKENDS[backend])
-        others = {f"ruvrun[{other}]" for other in self.backends if other != backend}
+        return replace(self.among((backend,)), kv_types=kinds)
+
+    def among(self, backends: tuple[str, ...]) -> Target:
+        """The same with these back ends alone, and the packages they need."""
+        others = {f"ruvrun[{other}]" for other in self.backends if other not in backends}
         packages = tuple(package for package in self.packages if package not in others)
-        return replace(self, backends=(backend,), kv_types=kinds, packages=packages)
+        return replace(self, backends=backends, packages=packages)
 
     @property
     def machine(self) -> str:
@@ -189,17 +193,13 @@ def fleet_targets(options: Options) -> dict[str, Target]:
 
 
 def _with_precision(target: Target, backends: tuple[str, ...], asked: str) -> Target:
-    """The target with those of these back ends that compute with numbers of that precision.
-
-    Raises:
-        UsageError: none of them does.
-    """
+    """The target with those of these back ends that compute with numbers of that precision; one has to."""
     able = tuple(backend for backend in backends if asked in PRECISIONS.get(backend, ("f32",)))
     if not able:
         what = f"target {target.name} has no --precision {asked} on {', '.join(backends)}"
         raise UsageError("precision-unsupported", what, hint="it has: f32")
     # With 16 bits, attention has keys and values of eight, and no others.
-    return replace(target, backends=able, kv_types=target.kv_types if asked == "f32" else ("u8",))
+    return replace(target.among(able), kv_types=target.kv_types if asked == "f32" else ("u8",))
 
 
 def _with_kv_type(target: Target, asked: str | None) -> Target:
@@ -214,7 +214,7 @@ def _with_kv_type(target: Target, asked: str | None) -> Target:
         names = ", ".join(target.backends)
         hint = f"it has: {', '.join(kind for kind in target.kv_types if kind in BACKENDS[target.backend])}"
         raise UsageError("kv-type-unsupported", f"{names} has no --kv-type {wanted}", hint=hint)
-    return replace(target, backends=backends, kv_types=(wanted,))
+    return replace(target.among(backends), kv_types=(wanted,))
 
 
 def check_targets(extra: Path | None = None) -> list[RuvError]:
