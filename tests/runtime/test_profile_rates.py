@@ -72,8 +72,11 @@ def test_openvino_computes_the_same_and_folds_no_small_node_away(tmp_path: Path)
         np.testing.assert_allclose(found, wanted, atol=0.03 * np.abs(wanted).max())
     spec = rates._small(tmp_path / "s.onnx", 1, TINY, "openvino")._spec
     counted = openvino_graph(tmp_path, spec, threads=1, profile=True)
-    counted.run({"v0": np.zeros((1, 8), np.float32)})
-    assert sum(ran.kind == "Softmax" for ran in counted.kernels()) == TINY.nodes
+    names = set()
+    for _ in range(50):  # one that takes less than a microsecond is told in some runs only
+        counted.run({"v0": np.zeros((1, 8), np.float32)})
+        names |= {ran.name for ran in counted.kernels() if ran.kind == "Softmax"}
+    assert len(names) == TINY.nodes
 
 
 def test_the_float_model_computes_its_products(tmp_path: Path) -> None:
