@@ -136,7 +136,7 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
     bound = listen(http.host, http.port)
     tokenizer = tokenizer_of(placement) if manifest.program.kind == "decoder" else None
     driver = open_driver(
-        manifest, placement.endpoints, placement.head_bundle, settings.space, on_change=_news(say), reuse=True
+        manifest, placement.endpoints, placement.head_bundle, settings.space, on_change=_news(say), serving=True
     )
     limits = Limits(http.queue, http.request_seconds)
     app = build_app(driver, tokenizer, manifest, api_keys=keys, context=settings.space.context, limits=limits)

@@ -162,7 +162,7 @@ def soak(directory: Path, seconds: float, seed: int) -> Counter[str]:
     tokenizer = Tokenizer(write_head(directory / "head", byte_level()))
     with fleet(directory, 2, 2, local=True) as made:
         space = Space(context=CONTEXT, streams=SLOTS)
-        driver = open_driver(made.manifest, made.endpoints, made.bundle("n0"), space, reuse=True)
+        driver = open_driver(made.manifest, made.endpoints, made.bundle("n0"), space, serving=True)
         driver.start()
         for name in made.names:
             made.start(name)

@@ -65,12 +65,16 @@ def test_chunks_are_as_large_as_those_who_decode_allow(decoding: int, expected: 
     assert ring.answers[50] == plain_tokens(late, 200)
 
 
-@pytest.mark.parametrize(("backend", "expected"), [("onnxruntime", 32), ("openvino-gpu", 61), ("openvino-npu", 61)])
-def test_company_divides_a_prompt_only_where_that_changes_nothing(backend: str, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("backend", "serving", "expected"),
+    [("onnxruntime", True, 32), ("openvino-gpu", True, 61), ("openvino-npu", True, 61), ("onnxruntime", False, 61)],
+)
+def test_company_divides_a_prompt_only_where_that_changes_nothing(backend: str, serving: bool, expected: int) -> None:
+    """And only where people are served: what is measured is decoding by all, once all prompts are through."""
     made = fake_manifest(["a"])
     plan = Plan(expected=[stage(40.0, 20.0, 4.0, 0.8)])
     made = msgspec.structs.replace(made, stage=[msgspec.structs.replace(made.stage[0], backend=backend)], plan=plan)
-    engine = engine_of(made, made.pipeline[0], Space(context=200, streams=2), 1, reuse=True)
+    engine = engine_of(made, made.pipeline[0], Space(context=200, streams=2), 1, serving=serving)
     engine.add(request(0, (1, 2)))
     _, first = engine.step(), engine.step()
     assert first is not None

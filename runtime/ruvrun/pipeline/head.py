@@ -27,7 +27,7 @@ def open_driver(
     space: Space,
     *,
     on_change: Callable[[str, str, str], None] = lambda _name, _state, _why: None,
-    reuse: bool = False,
+    serving: bool = False,
 ) -> Driver:
     """A driver that is not started yet.
 
@@ -37,21 +37,22 @@ def open_driver(
         bundle: the bundle of the head's node, for its key.
         space: key/value space of each pipeline; every stage must have been started with the same.
         on_change: as for ``Driver``.
-        reuse: whether prompts that begin alike are computed once, where all stages can copy; not where prompts are
-            given to measure what they cost.
+        serving: whether people are served: prompts that begin alike are computed once, and go in small chunks beside
+            those who decode, where all stages can do so. Else prompts are given to measure what they cost, and what
+            decoding costs behind them: each is computed, at once.
     """
     # Stages that outlive a head keep the epoch they have seen, so a new head begins above it.
     epoch = time.time_ns() // 1_000_000
     work: list[Engine | Calls] = []
     for pipeline in manifest.pipeline:
         if manifest.program.kind == "decoder":
-            work.append(engine_of(manifest, pipeline, space, epoch, reuse=reuse))
+            work.append(engine_of(manifest, pipeline, space, epoch, serving=serving))
         else:
             work.append(Calls(stages=len(pipeline.stages), epoch=epoch, largest=largest_part(manifest)))
     return Driver(manifest, Ring(manifest, endpoints, bundle), *work, on_change=on_change)
 
 
-def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, *, reuse: bool) -> Engine:
+def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, *, serving: bool) -> Engine:
     """The engine of one pipeline; arguments as for ``open_driver``.
 
     A back end that cannot copy computes a prompt with other last digits where it is divided otherwise. There no prompt
@@ -63,7 +64,7 @@ def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, 
         stages=len(pipeline.stages),
         context=space.context,
         streams=space.streams,
-        beside=chunks_beside(expected) if copies else (),
+        beside=chunks_beside(expected) if serving and copies else (),
         epoch=epoch,
-        reuse=BLOCK if reuse and copies else 0,
+        reuse=BLOCK if serving and copies else 0,
     )
