@@ -40,8 +40,8 @@ def measure_fleet(
 ) -> CostTable:
     """A row for every unit on every member's target and threads, measured in its company, and the overheads.
 
-    What else is known of machines and links stays, too. Rows of a target that is not this machine are taken from
-    ``known``; where they are missing this machine is measured, with as many threads as it has of those asked for, and
+    What else is known of machines and links stays, too. Rows of a target other than ``host`` are taken from ``known``
+    in whatever company they were measured, also where its nodes are processes here; where they are missing this machine is measured, with as many threads as it has of those asked for, and
     its rows are scaled.
 
     Args:
@@ -54,7 +54,8 @@ def measure_fleet(
     used = [CostTable(provenance=known.provenance, stage=known.stage, link=known.link, rate=known.rate)]
     for target, threads, beside, local in kinds:
         here = local or target.name == HOST
-        found = given(program, keys, known, target, threads, beside if here else None)
+        # Of this machine other company is measured; whoever names a kind of its own has measured it as it works.
+        found = given(program, keys, known, target, threads, beside if target.name == HOST else None)
         if found is not None:
             used.append(found)
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,17 @@ def test_a_complete_table_measures_nothing(program, tmp_path, monkeypatch) -> No
     link = LinkCost(sender="a", receiver="b", latency_ms=1.0, bytes_per_s=1e6, source=0)
     known = msgspec.structs.replace(table_of(program, beside=2), link=[link])
     assert fleet(program, known, [member("a", beside=2)], tmp_path) == known, "links that were measured stay"
+
+
+def test_the_table_of_a_kind_of_its_own_counts_in_any_company(program, tmp_path, monkeypatch) -> None:
+    """A slowed process here, say: measured anew, it would be measured as the machine that it is not."""
+    monkeypatch.setattr(measuring, "profile_stage", None)
+    own = replace(load_target("host"), name="half")
+    node = FleetNode(name="a", target="half", address="local")
+    rows = [msgspec.structs.replace(row, target="half") for row in table_of(program).unit]
+    overheads = [msgspec.structs.replace(row, target="half") for row in table_of(program).overhead]
+    known = msgspec.structs.replace(table_of(program), unit=rows, overhead=overheads)
+    assert fleet(program, known, [Member(node, own, 1, 2)], tmp_path).unit == rows
 
 
 def test_what_cannot_be_scaled_is_refused_before_anything_is_measured(program, tmp_path, monkeypatch) -> None:
