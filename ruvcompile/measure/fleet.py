@@ -41,8 +41,8 @@ def measure_fleet(
     """A row for every unit on every member's target and threads, measured in its company, and the overheads.
 
     What else is known of machines and links stays, too. Rows of a target other than ``host`` are taken from ``known``
-    in whatever company they were measured, also where its nodes are processes here; where they are missing this machine is measured, with as many threads as it has of those asked for, and
-    its rows are scaled.
+    in whatever company they were measured, also where its nodes are processes here; where they are missing this
+    machine is measured, with as many threads as it has of those asked for, and its rows are scaled.
 
     Args:
         most_rows: of a decoder's largest step, where they are more than are measured anyway.
