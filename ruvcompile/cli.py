@@ -22,7 +22,7 @@ import click
 
 from ruvcompile import __version__, listing, tables
 from ruvcompile.errors import MachineError, RuvError, UsageError, did_you_mean, raise_all
-from ruvcompile.flags import build_options, common
+from ruvcompile.flags import build_options, common, computed_with
 from ruvcompile.options import OF_DECODERS, Options, resolve
 from ruvcompile.progress import Terminal
 from ruvcompile.targets import check_targets, fleet_targets, load_target, target_names
@@ -95,10 +95,7 @@ def plan(**flags: Any) -> None:
 @click.argument("model", required=False)
 @click.option("--target", help="The kind of machine that is to be measured (see: ruvcompile targets).")
 @click.option("--backend", help="Of several that it has. [default: the first]")
-@click.option("--quant", help="As for build: what is measured is what would run. [default: auto]")
-@click.option("--activations", help="As for build. [default: int8]")
-@click.option("--kv-type", help="As for build. [default: the target's]")
-@click.option("--precision", help="As for build. [default: f32]")
+@computed_with
 @click.option("--inputs", help="Samples (.npz) for graphs with open shapes.")
 @click.option("--shape", multiple=True, help="NAME=1x3x640x640, for graphs with open shapes; repeatable.")
 @click.option("--name", help="The model's name. [default: from the model]")
@@ -129,10 +126,7 @@ def probe(output: str | None, **flags: Any) -> None:
 @click.option("--target", help="host: this machine, and no other is measured from here.")
 @click.option("--backend", help="As for build. [default: auto]")
 @click.option("--nodes", help="How many stages work here at the same time. [default: 1]")
-@click.option("--quant", help="As for build: what is measured is what would run. [default: auto]")
-@click.option("--activations", help="As for build. [default: int8]")
-@click.option("--kv-type", help="As for build. [default: the target's]")
-@click.option("--precision", help="As for build. [default: f32]")
+@computed_with
 @click.option("--inputs", help="Samples (.npz) for graphs with open shapes.")
 @click.option("--shape", multiple=True, help="NAME=1x3x640x640, for graphs with open shapes; repeatable.")
 @click.option("--costs", multiple=True, help="Tables whose rows need not be measured again; repeatable.")

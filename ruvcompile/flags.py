@@ -24,6 +24,18 @@ def common(command: _F) -> _F:
     return command
 
 
+def computed_with(command: _F) -> _F:
+    """What is measured is what would run: the options of ``build`` that say with which numbers."""
+    for option in (
+        click.option("--precision", help="As for build. [default: f32]"),
+        click.option("--kv-type", help="As for build. [default: the target's]"),
+        click.option("--activations", help="As for build. [default: int8]"),
+        click.option("--quant", help="As for build: what is measured is what would run. [default: auto]"),
+    ):
+        command = option(command)
+    return command
+
+
 def build_options(command: _F) -> _F:
     """The argument and the options of ``build`` and ``plan``."""
     options = (
