@@ -63,8 +63,8 @@ def _shape(model: Any, draft: Draft, windows: Sequence[int]) -> None:
     make_stateful(model, draft)
 
 
-def _options(kv_type: str, level: int, windows: Sequence[int]) -> Mapping[str, str]:
-    del kv_type, level, windows
+def _options(kv_type: str, level: int) -> Mapping[str, str]:
+    del kv_type, level
     return {}
 
 
