@@ -50,10 +50,12 @@ def step(executors: Sequence[DecoderExecutor], *spans: Span, ids: np.ndarray = I
     return tensors["logits"].copy()
 
 
-def answer(executors: Sequence[DecoderExecutor], sizes: Sequence[int], slot: int = 1) -> np.ndarray:
-    """Logits of all positions, in chunks of these sizes."""
+def answer(
+    executors: Sequence[DecoderExecutor], sizes: Sequence[int], slot: int = 1, ids: np.ndarray = IDS
+) -> np.ndarray:
+    """Logits of all positions, in chunks of these sizes; ``ids`` as for ``step``."""
     found, at = [], 0
     for size in sizes:
-        found.append(step(executors, Span(slot, at, size, size)))
+        found.append(step(executors, Span(slot, at, size, size), ids=ids))
         at += size
     return np.concatenate(found)

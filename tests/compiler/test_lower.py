@@ -14,6 +14,7 @@ from ruvcompile.program import BITS, Program
 from ruvcompile.whole import open_session, run
 from ruvrun.executors import Span
 from tests.decoders import family_program, open_decoders, tiny_program, write_stages
+from tests.logits import answer
 
 LAYERS = 3
 UNITS = 2 * LAYERS + 2
@@ -69,14 +70,7 @@ def lowered_logits(stages, ids: np.ndarray, chunks: list[int]) -> np.ndarray:
     """Logits of all positions from the lowered stages, in chunks of these sizes and then one by one."""
     executors = open_decoders(stages, context=len(ids), slots=2)
     sizes = [*chunks, *[1] * (len(ids) - sum(chunks))]
-    found, at = [], 0
-    for size in sizes:
-        tensors = {"input_ids": ids[at : at + size]}
-        for executor in executors:
-            tensors = executor.step([Span(1, at, size, size)], tensors)
-        found.append(tensors["logits"].copy())
-        at += size
-    return np.concatenate(found)
+    return answer(executors, sizes, ids=np.stack([ids, ids]))
 
 
 def graph_of(stage) -> onnx.GraphProto:

@@ -15,10 +15,11 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvcompile.passes.quantise import dequantise_blocks, quantise_blocks
 from ruvcompile.program import Program
-from ruvrun.executors import Span, load_decoder
+from ruvrun.executors import load_decoder
 from ruvrun.executors.reference.operators import Gelu, MatMul, MatMulNBits, widened
 from tests.decoders import family_program
 from tests.graphs import make_model, program_of, tensor
+from tests.logits import answer
 
 IDS = np.random.default_rng(7).integers(3, 300, 60)
 SIZES = (40, *[1] * 20)
@@ -34,14 +35,7 @@ def logits(
         path = folder / f"{backend}-{len(cuts)}-{number}"
         spec = write_stage(program, piece, path, store, backend=backend, target="host")
         executors.append(load_decoder(path, spec, context=len(IDS), slots=2, threads=1))
-    found, at = [], 0
-    for size in sizes:
-        tensors = {"input_ids": IDS[at : at + size]}
-        for executor in executors:
-            tensors = executor.step([Span(1, at, size, size)], tensors)
-        found.append(tensors["logits"].copy())
-        at += size
-    return np.concatenate(found)
+    return answer(executors, sizes, ids=np.stack([IDS, IDS]))
 
 
 # Every weight and every rule of attention that lowering tells apart: windows, caps, biases, norms, no rotary.

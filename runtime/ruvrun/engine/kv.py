@@ -23,10 +23,8 @@ class SlotTable:
 
     def __init__(self, slots: int, reuse: int = 0) -> None:
         assert slots > 0
-        self._free = list(range(slots))
-        self._held: dict[int, int] = {}
-        self._slots = slots
-        self._contents = Contents(slots, reuse) if reuse else None
+        self._slots, self._reuse = slots, reuse
+        self.forget()
 
     @property
     def held_count(self) -> int:
@@ -68,7 +66,9 @@ class SlotTable:
 
     def forget(self) -> None:
         """What lay in the slots is lost, and nobody holds one."""
-        self.__init__(self._slots, self._contents.block if self._contents else 0)  # type: ignore[misc]  # as new
+        self._free = list(range(self._slots))
+        self._held: dict[int, int] = {}
+        self._contents = Contents(self._slots, self._reuse) if self._reuse else None
 
     def holder(self, slot: int) -> int | None:
         """The sequence id that holds ``slot``."""
