@@ -128,7 +128,7 @@ class Case:
     def beats(
         self, stages: int, share: int, held: int, lanes: int, *, single: bool = False
     ) -> dict[Cut, dict[Order, Beat]]:
-        """Of every way to cut, of every order of nodes: the slowest resource and the way through.
+        """Of every way to cut, of every order of nodes: the slowest resource, of steps on average, and the way through.
 
         Args:
             share: sequences at work in the pipeline.
@@ -137,17 +137,18 @@ class Case:
             single: whether only one of the sequences is there.
         """
         rows = 1 if single or not self.decoder else -(-share // stages)
-        head = self.head_ms(rows)
-        busy, passing = Exhaustive(self.task(rows, held, lanes * head)), Exhaustive(self.task(rows, held, head))
+        usual = share / -(-share // rows) if self.decoder and not single else rows
+        heads = lanes * self.head_ms(usual), self.head_ms(rows)
+        busy, passing = Exhaustive(self.task(usual, held, heads[0])), Exhaustive(self.task(rows, held, heads[1]))
         found: dict[Cut, dict[Order, Beat]] = {}
         for kinds, cuts in busy.all(stages):
             slowest, through = busy.cost(kinds, cuts)[0], passing.cost(kinds, cuts)[1]
             if 0 not in kinds:
-                slowest, through = max(slowest, lanes * head), through + head
+                slowest, through = max(slowest, heads[0]), through + heads[1]
             found.setdefault(tuple(cuts), {})[tuple(kinds)] = slowest, through
         return found
 
-    def head_ms(self, rows: int) -> float:
+    def head_ms(self, rows: float) -> float:
         """What the head has to do for a step, with what it sends and receives."""
         machine, end = self.machines[self.nodes[0][0]], len(self.item_bytes)
         moved = sum(value.size for value in self.values if value.maker < 0 or end in value.readers)
@@ -160,7 +161,7 @@ class Case:
             if len({node for order in chosen for node in order}) == copies * len(chosen[0]):
                 yield chosen
 
-    def task(self, rows: int, held: int, head: float) -> Task:
+    def task(self, rows: float, held: int, head: float) -> Task:
         """The problem with every node a kind of its own, ``head`` being what the first one does for the head."""
         kinds = []
         for number, (what, room, barred) in enumerate(self.nodes):
@@ -170,8 +171,9 @@ class Case:
             kinds.append(Kind(1, times, memory, machine.stage_ms + head * (not number), machine.byte_ms, barred))
         names = range(len(self.nodes))
         hops = tuple(tuple(self.ways.get((one, two), Hop()) for two in names) for one in names)
+        kept = self.keeper or None
         values = tuple(
-            replace(value, size=rows * value.size, kinds=self.keeper if self.keeper and value.maker < 0 else None)
+            replace(value, size=round(rows * value.size), kinds=kept if value.maker < 0 else None)
             for value in self.values
         )
         came = sum(value.size for value in values if value.maker < 0 and value.readers)

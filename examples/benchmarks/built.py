@@ -60,12 +60,15 @@ def _kinds(directory: Path, backends: Sequence[str]) -> Path:
     return directory / "targets"
 
 
-def bench(manifest: Path, options: Options, *, streams: int) -> dict[str, Any]:
-    """One run of ``ruvrun bench`` in fresh processes: head, load and stage 0 on one core, stage 1 on the next."""
+def bench(manifest: Path, options: Options, *, streams: int, more: Sequence[str] = ()) -> dict[str, Any]:
+    """One run of ``ruvrun bench`` in fresh processes: head, load and stage 0 on one core, stage 1 on the next.
+
+    ``more`` is of the command line.
+    """
     context = options.prompt_tokens + options.tokens
     sizes = ["--prompt-tokens", str(options.prompt_tokens), "--max-tokens", str(options.tokens)]
     space = ["--streams", str(streams), "--context", str(context)]
-    result: dict[str, Any] = json.loads(command(["ruvrun", "bench", str(manifest), *space, *sizes, "--json"]))
+    result: dict[str, Any] = json.loads(command(["ruvrun", "bench", str(manifest), *space, *sizes, *more, "--json"]))
     return result
 
 

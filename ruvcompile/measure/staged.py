@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,9 @@ class NotMeasuredError(MachineError):
 
 
 def measure_staged(
-    manifest: Path, streams: int, *, depth: int = 0, samples: Mapping[str, Array] | None = None
-) -> Reality:
-    """Run the build at ``manifest``, all stages at once, with ``streams`` sequences or callers.
+    manifest: Path, streams: Sequence[int], *, depth: int = 0, samples: Mapping[str, Array] | None = None
+) -> tuple[Reality, ...]:
+    """Run the build at ``manifest``, all stages at once, with so many sequences or callers, one number after the other.
 
     Args:
         manifest: of a build whose nodes are all processes of this machine; its golden checks are run, too.
@@ -61,10 +61,13 @@ def measure_staged(
         depth: of a decoder, the tokens of context in the middle of what is measured.
         samples: inputs of a graph; without them it is a decoder.
 
+    Returns:
+        What was seen with each of ``streams``.
+
     Raises:
         NotMeasuredError: with what the run said.
     """
-    arguments = ["--streams", str(streams)]
+    arguments = ["--streams", ",".join(map(str, streams))]
     given = manifest.parent / "samples.npz"
     if samples:
         with given.open("wb") as file:
@@ -76,12 +79,16 @@ def measure_staged(
         told = _bench(manifest, arguments)
     finally:
         given.unlink(missing_ok=True)
-    stages = told["stages"]
+    return tuple(_reality(run) for run in told.get("runs", [told]))
+
+
+def _reality(run: Mapping[str, Any]) -> Reality:
+    stages = run["stages"]
     return Reality(
         tuple(float(stage["measured_ms"] or 0.0) for stage in stages),
         tuple(stage["peak_rss_bytes"] for stage in stages),
-        float(told["items_per_s"] if samples else told["tokens_per_s"]),
-        streams,
+        float(run["tokens_per_s"] if "tokens_per_s" in run else run["items_per_s"]),
+        int(run["streams"]),
         tuple(float(stage["own_ms"] or 0.0) for stage in stages),
     )
 

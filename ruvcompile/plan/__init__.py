@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ruvcompile.forecast import Forecast
+from ruvcompile.partition import Stage
 from ruvcompile.passes.pieces import pieces
 from ruvcompile.passes.units import Unit, in_stages
 from ruvcompile.plan.choose import choose, forced_cuts, shapes
@@ -25,7 +26,7 @@ from ruvcompile.plan.groups import Room
 from ruvcompile.plan.links import links_of
 from ruvcompile.plan.misfit import nothing_fits
 from ruvcompile.plan.nodes import Member, check_cores, check_shape, members
-from ruvcompile.plan.shapes import Cuts
+from ruvcompile.plan.shapes import Cuts, Solution
 from ruvcompile.plan.tasks import Desk
 from ruvcompile.program import Piece
 from ruvrun.manifest import Expected, Space
@@ -43,7 +44,8 @@ class Plan:
         rows: of a step at the planned streams.
         forecast: what to expect of every part, as curves.
         expected: the same of every stage, pipeline by pipeline, as the manifest tells it.
-        inner_ms: of each of these, what its units take in a step of ``rows`` rows: the back end's work.
+        inner_ms, alone_ms: of each of these, what its units take in a step of ``rows`` rows, the back end's work; and
+            in one of a single row while nobody else is there.
         streams: sequences (or callers) at a time that are planned for, of all pipelines together.
         rates: tokens (or items) per second of all pipelines with so many in flight, as (in flight, per second).
         cuts: which units each stage holds, as the facts number them.
@@ -59,6 +61,7 @@ class Plan:
     forecast: Forecast
     expected: tuple[Expected, ...]
     inner_ms: tuple[float, ...]
+    alone_ms: tuple[float, ...]
     streams: int
     rates: tuple[tuple[int, float], ...]
     cuts: Cuts
@@ -107,11 +110,16 @@ def make_plan(facts: Facts, cuts: Cuts | None = None) -> Plan:
             for pipeline in range(chosen.shape.replicas)
             for place in range(chosen.shape.stages)
         ),
-        tuple(ms for stages in chosen.pipelines for ms in inner_times(desk, chosen, stages, rows_of(desk, chosen))),
+        tuple(ms for stages in chosen.pipelines for ms in _inner(desk, chosen, stages)),
+        tuple(ms for stages in chosen.pipelines for ms in inner_times(desk, chosen, stages, 1, active=1)),
         chosen.streams,
         rates_of(desk, chosen),
         chosen.cuts,
     )
+
+
+def _inner(desk: Desk, chosen: Solution, stages: tuple[Stage, ...]) -> list[float]:
+    return inner_times(desk, chosen, stages, rows_of(desk, chosen), active=1 if chosen.streams == 1 else None)
 
 
 __all__ = ["Facts", "Member", "Plan", "check_cores", "check_shape", "context_for", "make_plan", "members", "shapes"]

@@ -134,7 +134,7 @@ def ceiling(desk: Desk, shape: Shape) -> float:
         return 1e3 / max(_least(desk, shape, loads.alone).through, 1e-9)
     each = per_second if desk.facts.decoder else calls_per_second
     rates = {
-        share: each(_least(desk, shape, load), share, shape.stages)
+        share: each(_least(desk, shape, load), share, shape.stages, desk.facts.waits)
         for load, share in ((loads.full, loads.shares[0]), (loads.less, loads.shares[-1]))
         if share
     }
@@ -143,8 +143,8 @@ def ceiling(desk: Desk, shape: Shape) -> float:
 
 def _least(desk: Desk, shape: Shape, load: Load) -> Beat:
     """The least that a step can take: the fastest node for every unit, the shortest way between any two."""
-    work, hop, head = desk.least(load.rows)
-    return Beat(max(work / shape.stages, load.lanes * head), work + head + (shape.stages - 1) * hop)
+    (usual, _, one), (work, hop, head) = desk.least(load.each), desk.least(load.rows)
+    return Beat(max(usual / shape.stages, load.lanes * one), work + head + (shape.stages - 1) * hop)
 
 
 def _best(solver: Solver, desk: Desk, allowed: Sequence[Shape], *, free: bool = False) -> Solution | None:

@@ -10,7 +10,7 @@ arrays over the ways to cut, one column per order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, product
 
 import numpy as np
@@ -166,9 +166,10 @@ class _Prices:
     def _beats(self, load: Load) -> tuple[Floats, Floats]:
         """The slowest resource and the whole way of a step, as ``Solver.beat`` has them."""
         task = _task(self._desk, load, self._scene, self._cuts)
-        way = _task(self._desk, replace(load, lanes=1), self._scene, self._cuts, "latency")
+        way = _task(self._desk, load.passing, self._scene, self._cuts, "latency")
         busy, passing, size = self._table.stage_ms(task), self._table.stage_ms(way), self._table.crossing(task)
-        head, groups = self._desk.head_ms(self._scene, load.rows), self._desk.room.groups
+        heads = [self._desk.head_ms(self._scene, rows) for rows in (load.each, load.rows)]
+        groups = self._desk.room.groups
         slowest, through = [], []
         for order in self._orders:
             links = [
@@ -179,7 +180,7 @@ class _Prices:
             whole = np.sum([*(passing[kind, :, place] for place, kind in enumerate(order)), *links], axis=0)
             whole += sum(way.hop(one, two).ms for one, two in pairwise(order)) + way.ends_ms(order[0], order[-1])
             if not any(groups[kind].head for kind in order):
-                slow, whole = np.maximum(slow, load.lanes * head), whole + head
+                slow, whole = np.maximum(slow, load.lanes * heads[0]), whole + heads[1]
             slowest.append(slow)
             through.append(whole)
         return np.array(slowest).T, np.array(through).T

@@ -39,9 +39,10 @@ class Facts:
         barred: units that a node may not hold, by its name.
         held: nodes that alone may hold a value, by the value's name.
         rejected: nodes that the fleet's rules keep out, as in the JSON of ``plan``.
-        corrections: by how much the times of the tables are to be multiplied, unit by unit; empty: not at all
-            (``settle``).
+        corrections, alone: by how much the times of the tables are to be multiplied, unit by unit; empty: not at all
+            (``settle``). The second where a single sequence is all there is: nobody works beside a stage then.
         hop_ms: what is to be added to the way from one process of this machine to another (``settle``).
+        waits: by how much longer a round of several sequences takes than its slowest part says (``settle``).
     """
 
     program: Program
@@ -56,7 +57,9 @@ class Facts:
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
     rejected: Sequence[Mapping[str, str]] = ()
     corrections: tuple[float, ...] = ()
+    alone: tuple[float, ...] = ()
     hop_ms: float = 0.0
+    waits: float = 1.0
 
     @property
     def decoder(self) -> bool:

@@ -16,10 +16,11 @@ from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.forecasts import chunk_ms, stage_times, time_to_first
 from ruvcompile.plan.memory import CHUNK, logits_bytes, usable
 from ruvcompile.plan.nodes import Member
-from ruvcompile.plan.pace import grouping, in_ring
+from ruvcompile.plan.pace import grouping
 from ruvcompile.plan.picked import by_backend
 from ruvcompile.plan.shapes import Proof, Shape, Solution
-from ruvcompile.plan.tasks import Desk, Load
+from ruvcompile.plan.solve import Solver
+from ruvcompile.plan.tasks import Desk
 from ruvcompile.plan.verdict import described, verdict
 from ruvcompile.quantities import show_bytes
 from ruvrun.manifest import Expected
@@ -85,11 +86,9 @@ def rows_of(desk: Desk, solution: Solution) -> int:
 
 
 def bottleneck(desk: Desk, solution: Solution) -> float:
-    """The time of the slowest stage or link at those rows, the head's work on a stage's cores included."""
+    """The time of the slowest stage or link, the head's work on a stage's cores included; of a step on average."""
     share = -(-solution.streams // solution.shape.replicas)
-    lanes = solution.shape.replicas
-    active = lanes * in_ring(share, solution.shape.stages, decoder=desk.facts.decoder)
-    load = Load(rows_of(desk, solution), share, lanes, active)
+    load = Solver(desk).load(share, solution.shape.replicas, solution.shape.stages)
     task = desk.task(load, solution.scene, "throughput")
     return max(evaluate(task, stages).bottleneck_ms for stages in solution.pipelines)
 

@@ -83,9 +83,11 @@ def _pipeline(
     return PipelineForecast(tuple(found), tuple(_hops(desk, stages, members)))
 
 
-def inner_times(desk: Desk, solution: Solution, stages: tuple[Stage, ...], rows: int) -> list[float]:
+def inner_times(
+    desk: Desk, solution: Solution, stages: tuple[Stage, ...], rows: int, active: int | None = None
+) -> list[float]:
     """What the units of each stage take themselves, whoever else works on its cores: the back end's part of a step."""
-    task = desk.task(Load(rows, solution.streams, lanes=0), solution.scene, "latency")
+    task = desk.task(Load(rows, solution.streams, 0, active), solution.scene, "latency")
     return [sum(task.kinds[stage.kind].item_ms[item] for item in stage.items) for stage in stages]
 
 

@@ -4,7 +4,11 @@ The engine (``ruvrun.engine.scheduler``) divides S sequences into steps of ``k =
 has ``g = ceil(S / k)`` of them in the ring. A step that returns is sent on at once, so a round, in which every sequence
 gets one token, takes the longer of two: the slowest resource has g steps to deal with; and no step is back before it
 has been everywhere. Resources are the processes of the stages, each with what else its cores do, and the links. With
-one step in the ring only the second counts: it is what a single user waits for.
+one step in the ring only the second counts: it is what a single user waits for. Where the steps are not equal, as of 8
+sequences in three stages, the resources have the mean of them to deal with, and the way is that of the largest.
+
+No two steps take equally long, and stages that hand each other one step at a time wait for the longer one at each turn.
+How much that is only a run tells: ``waits``, a factor.
 
 A prompt goes in chunks that follow each other through links and stages; the last one brings the first token itself.
 """
@@ -20,7 +24,7 @@ from ruvcompile.forecast import HopForecast
 
 @dataclass(frozen=True)
 class Beat:
-    """A step of one size in one pipeline, in ms: the slowest resource, and all of the way there and back."""
+    """A step of one pipeline, in ms: of the slowest resource on average, and all of the way there and back."""
 
     slowest: float
     through: float
@@ -42,16 +46,16 @@ def round_ms(beat: Beat, steps: int) -> float:
     return max(steps * beat.slowest, beat.through)
 
 
-def per_second(beat: Beat, streams: int, stages: int) -> float:
-    """Tokens per second of all sequences together; ``beat`` is of a step of as many rows as there will be."""
+def per_second(beat: Beat, streams: int, stages: int, waits: float = 1.0) -> float:
+    """Tokens per second of all sequences together; ``beat`` is of steps of as many rows as there will be."""
     steps = in_ring(streams, stages, decoder=True)
-    return 1e3 * streams / max(round_ms(beat, steps), 1e-9)
+    return 1e3 * streams / (max(round_ms(beat, steps), 1e-9) * (waits if streams > 1 else 1.0))
 
 
-def calls_per_second(beat: Beat, callers: int, stages: int) -> float:
+def calls_per_second(beat: Beat, callers: int, stages: int, waits: float = 1.0) -> float:
     """Calls of a graph per second: each is a step of its own, and at most two per stage are in the ring."""
     steps = in_ring(callers, stages, decoder=False)
-    return 1e3 * steps / max(round_ms(beat, steps), 1e-9)
+    return 1e3 * steps / (max(round_ms(beat, steps), 1e-9) * (waits if callers > 1 else 1.0))
 
 
 def shares(total: int, parts: int) -> tuple[int, ...]:

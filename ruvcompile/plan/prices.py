@@ -11,7 +11,7 @@ run has no row.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -86,22 +86,19 @@ class Prices:
             found.append(_nearest(rows, beside))
         return found
 
-    def step_ms(self, member: Member, beside: int, rows: int) -> tuple[float, ...]:
-        """Each unit's time in a step of ``rows`` rows."""
+    def step_ms(self, member: Member, beside: int, rows: float, *, alone: bool = False) -> tuple[float, ...]:
+        """Each unit's time in a step of ``rows`` rows; ``alone``: where that step is all there is to do anywhere."""
         depth = self.facts.depth if self.facts.decoder else None
         times = (row.step_ms(rows, depth) if row.curve else row.ms * rows for row in self.rows(member, beside))
-        return self._corrected(times)
+        return _times(times, self.facts.alone if alone else self.facts.corrections)
 
     def chunk_ms(self, member: Member, beside: int, tokens: int, position: int = 0) -> tuple[float, ...]:
         """Each unit's time for ``tokens`` tokens of a prompt in one step, ``position`` tokens from its beginning."""
         if tokens == 1:
             return self.step_ms(member, beside, 1)
         rows = self.rows(member, beside)
-        return self._corrected(row.prompt_ms(tokens) + _further(row, tokens, position) for row in rows)
-
-    def _corrected(self, times: Iterable[float]) -> tuple[float, ...]:
-        factors = self.facts.corrections
-        return tuple(ms * factor for ms, factor in zip(times, factors, strict=True)) if factors else tuple(times)
+        times = (row.prompt_ms(tokens) + _further(row, tokens, position) for row in rows)
+        return _times(times, self.facts.corrections)
 
     def overhead(self, member: Member, beside: int) -> Overhead:
         """The process's own work on a member's machine; all zero where no table tells it."""
@@ -155,6 +152,10 @@ def _further(row: UnitCost, tokens: int, position: int) -> float:
         return 0.0
     slopes = [(point.ms - row.prompt_ms(point.tokens)) / (point.depth * point.tokens) for point in later]
     return max(0.0, sum(slopes) / len(slopes)) * position * tokens
+
+
+def _times(times: Iterable[float], factors: Sequence[float]) -> tuple[float, ...]:
+    return tuple(ms * factor for ms, factor in zip(times, factors, strict=True)) if factors else tuple(times)
 
 
 def _nearest(rows: Iterable[_Row], beside: int) -> _Row:

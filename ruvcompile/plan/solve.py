@@ -62,13 +62,17 @@ class Solver:
         """What its pipelines do, with as many sequences as are planned for."""
         total = self._facts.streams(shape.nodes)
         each = shares(total, shape.replicas)
-        full, less = (self._load(share, min(shape.replicas, total), shape.stages) for share in (each[0], each[-1]))
+        full, less = (self.load(share, min(shape.replicas, total), shape.stages) for share in (each[0], each[-1]))
         return Loads(full, less, Load(1, full.streams, active=1), each)
 
-    def _load(self, share: int, lanes: int, stages: int) -> Load:
+    def load(self, share: int, lanes: int, stages: int) -> Load:
+        """What a pipeline with so many of the sequences does, one of ``lanes`` that have any."""
         decoder = self._facts.decoder
-        rows = grouping(share, stages)[0] if decoder and share else 1
-        return Load(rows, share, lanes, lanes * in_ring(share, stages, decoder=decoder) if share else lanes)
+        if not share:
+            return Load(1, share, lanes, lanes)
+        steps = in_ring(share, stages, decoder=decoder)
+        rows = grouping(share, stages)[0] if decoder else 1
+        return Load(rows, share, lanes, lanes * steps, share / steps if decoder and rows * steps > share else None)
 
     def _in_scene(self, shape: Shape, scene: Scene, cuts: Cuts | None) -> Iterable[Solution]:
         loads = self.loads(shape)
@@ -122,7 +126,7 @@ class Solver:
 
     def _tasks(self, load: Load, scene: Scene) -> tuple[Task, Task]:
         desk = self._desk
-        return desk.task(load, scene, "throughput"), desk.task(replace(load, lanes=1), scene, "latency")
+        return desk.task(load, scene, "throughput"), desk.task(load.passing, scene, "latency")
 
     def _best(
         self, scene: Scene, loads: Loads, task: Task, way: Task, steps: int, parts: Sequence[tuple[Nodes, ...]]
@@ -175,14 +179,14 @@ class Solver:
         if not load.streams:
             return 0.0
         each = per_second if self._facts.decoder else calls_per_second
-        return each(self.beat(stages, load, scene), load.streams, len(stages))
+        return each(self.beat(stages, load, scene), load.streams, len(stages), self._facts.waits)
 
     def _alone(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
         """What a single user waits for a token, or a call: nobody else is there."""
         return self.beat(stages, Load(1, load.streams, active=1), scene).through
 
     def beat(self, stages: Sequence[Stage], load: Load, scene: Scene) -> Beat:
-        """A step of ``load.rows`` rows in a pipeline of these stages."""
+        """A step of a load in a pipeline of these stages."""
         key = (tuple(stages), load, scene)
         if key not in self._beats:
             self._beats[key] = self._beat(*key)
@@ -190,17 +194,17 @@ class Solver:
 
     def _beat(self, stages: Sequence[Stage], load: Load, scene: Scene) -> Beat:
         slowest = evaluate(self._desk.task(load, scene, "throughput"), stages).bottleneck_ms
-        through = evaluate(self._desk.task(replace(load, lanes=1), scene, "latency"), stages).latency_ms
+        through = evaluate(self._desk.task(load.passing, scene, "latency"), stages).latency_ms
         if not any(self._desk.room.groups[stage.kind].head for stage in stages):
-            head = self._desk.head_ms(scene, load.rows)
-            slowest, through = max(slowest, load.lanes * head), through + head
+            slowest = max(slowest, load.lanes * self._desk.head_ms(scene, load.each))
+            through += self._desk.head_ms(scene, load.rows)
         return Beat(slowest, through)
 
     def rate(self, solution: Solution, streams: int) -> float:
         """Tokens (or calls) per second of so many sequences (or callers)."""
         stages, total = solution.shape.stages, 0.0
         for pipeline, share in zip(solution.pipelines, shares(streams, solution.shape.replicas), strict=True):
-            load = self._load(share, min(solution.shape.replicas, streams), stages)
+            load = self.load(share, min(solution.shape.replicas, streams), stages)
             total += self._rate(pipeline, load, solution.scene)
         return total
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 from ruvcompile.partition.task import UNLIMITED, Hop, Kind, Shared, Stage, Task, Value
 from ruvcompile.plan.groups import Group, Room
@@ -23,16 +24,33 @@ class Load:
     """What a pipeline is asked to do.
 
     Attributes:
-        rows: of a step.
+        rows: of a step; of the largest, where they differ.
         streams: sequences it holds.
         lanes: how many pipelines the head feeds.
         active: steps that are in all rings at a time, so that no more stages work at once; None: all of them do.
+        usual: rows of a step on average, where not all have as many: 8 sequences are steps of 3, 3 and 2.
     """
 
     rows: int
     streams: int
     lanes: int = 1
     active: int | None = None
+    usual: float | None = None
+
+    @property
+    def each(self) -> float:
+        """Rows of a step on average."""
+        return self.usual or self.rows
+
+    @property
+    def passing(self) -> Load:
+        """The largest step on its way through one pipeline."""
+        return replace(self, lanes=1, usual=None)
+
+    @property
+    def alone(self) -> bool:
+        """Whether a single sequence (or caller) is all there is."""
+        return self.rows == 1 and self.active == 1
 
 
 class Desk:
@@ -48,7 +66,7 @@ class Desk:
         self._sent: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
         self._working: dict[tuple[int, ...], int] = {}
         self.times: dict[object, list[float]] = {}
-        self._least: dict[int, tuple[float, float, float]] = {}
+        self._least: dict[float, tuple[float, float, float]] = {}
         self._tasks: dict[tuple[Load, Scene, str], Task] = {}
         self._sizes: dict[Member, Sizes] = {}
 
@@ -81,13 +99,13 @@ class Desk:
             self._tasks[key] = _task(self, load, scene, objective)
         return self._tasks[key]
 
-    def least(self, rows: int) -> tuple[float, float, float]:
+    def least(self, rows: float) -> tuple[float, float, float]:
         """The least that all units take, each on the node that is fastest at it; the shortest way; the head's work."""
         if rows not in self._least:
             prices, times, heads = self.room.prices, [], []
             for group in self.room.groups:
-                for beside in range(1, group.first.beside + 1):
-                    times.append(prices.step_ms(group.first, beside, rows))
+                for beside, alone in product(range(1, group.first.beside + 1), (False, True)):
+                    times.append(prices.step_ms(group.first, beside, rows, alone=alone))
             for beside in range(1, self.room.head.beside + 1):
                 overhead = prices.overhead(self.room.head, beside)
                 heads.append(overhead.head_ms + rows * overhead.head_row_ms)
@@ -159,7 +177,7 @@ class Desk:
         )
         return group.head or beside
 
-    def head_ms(self, scene: Scene, rows: int) -> float:
+    def head_ms(self, scene: Scene, rows: float) -> float:
         """The head's own work for one step of one pipeline, what it sends and receives included."""
         beside = self.room.head.beside
         overhead = self.room.prices.overhead(self.room.head, max(1, min(scene.local, beside)))
@@ -171,7 +189,7 @@ def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
     groups, prices, head = desk.room.groups, desk.room.prices, desk.room.head
     kinds = tuple(_kind(desk, group, load, scene, objective) for group in groups)
     hops = tuple(tuple(prices.hop(_sender(one, two), two.first) for two in groups) for one in groups)
-    came, went = _ends_bytes(desk, load.rows)
+    came, went = _ends_bytes(desk, load.each)
     enter = tuple(_way(prices.hop(head, group.first), came) for group in groups)
     leave = tuple(_way(prices.hop(group.first, head), went) for group in groups)
     own = [desk.sizes(group).items(load.streams, load.rows) for group in groups]
@@ -185,7 +203,7 @@ def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
     return Task(
         kinds,
         tuple(map(min, zip(*own, strict=True))),
-        tuple(replace(value, size=value.size * load.rows) for _, value in desk.values),
+        tuple(replace(value, size=round(value.size * load.each)) for _, value in desk.values),
         least,
         hops=hops,
         enter_ms=enter,
@@ -207,13 +225,13 @@ def _kind(desk: Desk, group: Group, load: Load, scene: Scene, objective: str) ->
     if objective == "latency":
         stretch = 1.0
     overhead = desk.room.prices.overhead(member, beside)
-    own = (overhead.stage_ms + load.rows * overhead.stage_row_ms) * stretch
+    own = (overhead.stage_ms + load.each * overhead.stage_row_ms) * stretch
     if desk.hosts_head(group, stretch):
-        own += load.lanes * desk.head_ms(scene, load.rows)
+        own += load.lanes * desk.head_ms(scene, load.each)
     count = len(group.members)
     return Kind(
         count if group.crowd is None else min(count, scene.used[group.crowd]),
-        tuple(ms * stretch for ms in desk.room.prices.step_ms(member, beside, load.rows)),
+        tuple(ms * stretch for ms in desk.room.prices.step_ms(member, beside, load.each, alone=load.alone)),
         UNLIMITED if desk.limitless else desk.memory(group, scene),
         own,
         overhead.byte_ms * stretch,
@@ -226,7 +244,7 @@ def _sender(one: Group, two: Group) -> Member:
     return one.members[-1] if one.pool == two.pool else one.first
 
 
-def _ends_bytes(desk: Desk, rows: int) -> tuple[int, int]:
+def _ends_bytes(desk: Desk, rows: float) -> tuple[float, float]:
     """Bytes from the head to the first stage, and from the last one to the head."""
     end = len(desk.facts.units)
     came = sum(value.size for _, value in desk.values if value.maker < 0 and value.readers)
@@ -234,7 +252,7 @@ def _ends_bytes(desk: Desk, rows: int) -> tuple[int, int]:
     return came * rows, went * rows
 
 
-def _way(hop: Hop, size: int) -> float:
+def _way(hop: Hop, size: float) -> float:
     return hop.ms + size * hop.ms_per_byte
 
 

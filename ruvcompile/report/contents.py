@@ -87,15 +87,16 @@ class Rejected(msgspec.Struct, frozen=True):
 class Together(msgspec.Struct, frozen=True):
     """What was seen of the stages when they ran together for the build; a value of each stage, in the plan's order.
 
-    ``stage_ms`` is what the back end took, the process's own time aside; ``difference`` the largest one between what
-    was planned and what was seen, as a part of the former; ``uncorrected`` the same of the first plan, before any costs
-    were corrected by what was seen.
+    ``stage_ms`` is what the back end took, the process's own time aside; ``per_s_one`` what a single sequence got, 0
+    where an older plan did not look; ``difference`` the largest one between what was planned and what was seen, as a
+    part of the former; ``uncorrected`` the same of the first plan, before any costs were corrected by what was seen.
     """
 
     stage_ms: list[float] = []
     peak_rss_bytes: list[int] = []
     per_s: float = 0.0
     streams: int = 0
+    per_s_one: float = 0.0
     difference: float = 0.0
     uncorrected: float = 0.0
 

@@ -95,13 +95,16 @@ def planned_per_s(figures: Figures, manifest: Manifest, streams: int) -> float:
     for pipeline, share in zip(pipelines, shares(streams, len(pipelines)), strict=True):
         if share:
             stages = len(pipeline.stages)
-            rows = grouping(share, stages)[0] if forecast.decoder else 1
-            beat = _beat(forecast, pipeline, rows)
+            rows, steps = grouping(share, stages) if forecast.decoder else (1, share)
+            beat = Beat(
+                _beat(forecast, pipeline, share / steps).slowest,
+                _beat(forecast, pipeline, rows).through,
+            )
             total += (per_second if forecast.decoder else calls_per_second)(beat, share, stages)
     return total
 
 
-def _beat(forecast: Forecast, pipeline: PipelineForecast, rows: int) -> Beat:
+def _beat(forecast: Forecast, pipeline: PipelineForecast, rows: float) -> Beat:
     """A step of so many rows in a pipeline: its slowest process or link, and its way there and back."""
     head = forecast.head_ms(rows)
     times = [stage.step_ms(rows) for stage in pipeline.stages]

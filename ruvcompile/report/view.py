@@ -29,15 +29,16 @@ LONGEST_TIMELINE = 160
 class View:
     """All that the template is given beside the manifest and the cost table.
 
-    ``planned_per_s`` is for the streams of the run, ``planned_together`` for the build's own trial; ``inner`` is what
-    the back end of each stage took in the latter. ``charts`` by name; those for which a plan or a run knows too little
-    are not there.
+    ``planned_per_s`` is for the streams of the run, ``planned_together`` for the build's own trial, ``planned_alone``
+    for one stream; ``inner`` is what the back end of each stage took in that trial. ``charts`` by name; those for which
+    a plan or a run knows too little are not there.
     """
 
     figures: Figures
     run: Run | None
     planned_per_s: float
     planned_together: float
+    planned_alone: float
     planned: dict[int, float]
     measured: dict[int, float]
     peaks: dict[int, int]
@@ -111,6 +112,7 @@ def view_of(figures: Figures, costs: CostTable, manifest: Manifest, run: Run | N
         run=run,
         planned_per_s=planned_per_s(figures, manifest, run.streams) if run else figures.per_s,
         planned_together=planned_per_s(figures, manifest, figures.measured.streams) if figures.measured else 0.0,
+        planned_alone=planned_per_s(figures, manifest, 1) if figures.measured else 0.0,
         planned=planned,
         measured=measured,
         peaks=peaks,

@@ -2,11 +2,12 @@
 
 The plan adds up units that were measured one by one. A lowered stage may take longer, since the others work beside it,
 or less, since units that meet in one stage share something. So once there are stages they are run in their pipeline
-(``measure.staged``), each becomes a row of the cost table (``StageCost``), and where a stage took longer or less than
-its units should have, these are corrected by the ratio. Where the next plan moves the cut, and promises more than the
-one that was seen (``WORTH``), it is lowered and held against the truth again, until no stage and not the whole differs
-by more than ``AGREED``, or ``ROUNDS`` times. Where it stays, another look says whether the corrected plan holds. Either
-way the plan tells by how much it is off.
+(``measure.staged``), with a single sequence and with all that are planned for; each becomes a row of the cost table
+(``StageCost``), and where stages or rounds took longer or less than they should have, the costs are corrected
+(``correct``). Where the next plan moves the cut, and promises more than the one that was seen (``WORTH``), it is
+lowered and held against the truth again, until no stage and not the whole differs by more than ``AGREED``, or
+``ROUNDS`` times. Where it stays, another look says whether the corrected plan holds. Either way the plan tells by how
+much it is off.
 
 A build whose table holds those rows goes the same way without running anything, so it ends at the same plan.
 """
@@ -20,8 +21,19 @@ from pathlib import Path
 from ruvcompile.measure.staged import SECONDS, TOKENS, NotMeasuredError, measure_staged, prompt_tokens
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.progress import Progress
-from ruvcompile.settle.correct import corrected, tells_apart, with_ways
-from ruvcompile.settle.held import AGAIN, AGREED, FIRST, Held, look_up, promised, units_of, with_reality
+from ruvcompile.settle.correct import corrected, tells_apart
+from ruvcompile.settle.held import (
+    AGAIN,
+    AGREED,
+    FIRST,
+    Held,
+    counts,
+    look_up,
+    promised,
+    promised_alone,
+    units_of,
+    with_reality,
+)
 from ruvcompile.stages import Lowered
 from ruvcompile.targets import NATIVE
 from ruvrun.costs import CostTable
@@ -89,7 +101,6 @@ def settle(
         if held.agrees or not tells_apart(plan, facts) or turn + 1 == ROUNDS:
             break
         facts = corrected(held, facts)
-        facts = with_ways(make_plan(facts, plan.cuts), held.seen[0], facts)
         again, kept = make_plan(facts), make_plan(facts, plan.cuts)
         if same_stages(plan, again) or promised(again) < WORTH * promised(kept):
             # What a plan was corrected by it agrees with: whether it holds is for another look to say.
@@ -114,11 +125,11 @@ def _look(
     """The facts with what the stages take together; None, and a word, where they cannot be run."""
     try:
         with progress.step("run together"):
-            reality = measure_staged(manifest, plan.streams, depth=facts.depth, samples=samples)
+            realities = measure_staged(manifest, counts(plan), depth=facts.depth, samples=samples)
     except NotMeasuredError as error:
         progress.note(f"the stages could not be measured together here: {error.message}")
         return None
-    return with_reality(plan, facts, reality, look)
+    return with_reality(plan, facts, realities, look)
 
 
 def same_stages(one: Plan, two: Plan) -> bool:
@@ -133,13 +144,26 @@ def can_run_here(plan: Plan) -> bool:
 
 def seconds(plan: Plan, facts: Facts) -> float:
     """How long one look at the stages together takes, about: all prompts, and the tokens after them."""
+    rates = {plan.streams: promised(plan), 1: promised_alone(plan)}
     if not facts.decoder:
-        return SECONDS + 2 * facts.streams(1) / max(promised(plan), 1e-9)
-    pipeline = plan.forecast.pipelines[0]
-    tokens = prompt_tokens(facts.depth) * plan.streams / len(plan.forecast.pipelines)
-    chunk = plan.forecast.chunk
-    prompts = max(stage.chunk_ms(chunk) for stage in pipeline.stages) / chunk * tokens / 1e3
-    return prompts + TOKENS * plan.streams / max(promised(plan), 1e-9)
+        return sum(SECONDS + 2 * streams / max(rates[streams], 1e-9) for streams in counts(plan))
+    pipeline, chunk = plan.forecast.pipelines[0], plan.forecast.chunk
+    per_token = max(stage.chunk_ms(chunk) for stage in pipeline.stages) / chunk / 1e3
+    found = 0.0
+    for streams in counts(plan):
+        prompts = -(-streams // len(plan.forecast.pipelines)) * prompt_tokens(facts.depth) * per_token
+        found += prompts + TOKENS * streams / max(rates[streams], 1e-9)
+    return found
 
 
-__all__ = ["AGREED", "ROUNDS", "Held", "Settled", "can_run_here", "promised", "settle", "units_of"]
+__all__ = [
+    "AGREED",
+    "ROUNDS",
+    "Held",
+    "Settled",
+    "can_run_here",
+    "promised",
+    "promised_alone",
+    "settle",
+    "units_of",
+]

@@ -1,4 +1,9 @@
-"""What was seen of a plan, turned into other costs for the next one."""
+"""What was seen of a plan, turned into other costs for the next one.
+
+Three things are corrected, one after the other, each by what is left once those before it are: the units, by what their
+stages took; the ways between processes, by the round of a single sequence, which is nothing but its stages and its
+ways; and what several sequences wait for each other, by the round of all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +11,44 @@ from dataclasses import replace
 from statistics import fmean
 
 from ruvcompile.plan import Facts, Plan, make_plan
-from ruvcompile.settle.held import Held, promised, shares_cores, units_of
-from ruvrun.costs import StageCost
+from ruvcompile.settle.held import Held, Ratios, promised, promised_alone, shares_cores, units_of
 
 
 def corrected(held: Held, facts: Facts) -> Facts:
+    """The facts as a plan with the same cuts has to have them to promise what was seen."""
+    facts = with_units(held, facts)
+    facts = with_ways(make_plan(facts, held.plan.cuts), held.lone[0].per_s, facts)
+    return with_waits(make_plan(facts, held.plan.cuts), held.seen[0].per_s, facts)
+
+
+def with_units(held: Held, facts: Facts) -> Facts:
     """The facts, units corrected by what their stage took: by the mean of the pipelines that have it."""
-    plan, ratios = held.plan, held.ratios
-    stages = len(plan.pieces)
-    factors = list(facts.corrections or (1.0,) * len(facts.units))
-    places = {unit.nodes[0]: number for number, unit in enumerate(facts.units)}
-    for place, units in enumerate(units_of(plan)):
-        ratio = fmean(ratios[place::stages])
-        for unit in units:
-            factors[places[unit.nodes[0]]] *= ratio
-    return replace(facts, corrections=tuple(factors))
+    return replace(
+        facts,
+        corrections=_factors(held.plan, held.ratios, facts.corrections, facts),
+        alone=_factors(held.plan, held.lone_ratios, facts.alone, facts),
+    )
 
 
-def with_ways(plan: Plan, seen: StageCost, facts: Facts) -> Facts:
-    """The facts, the ways between processes corrected by what is left of a round once the stages are.
+def with_ways(plan: Plan, per_s: float, facts: Facts) -> Facts:
+    """The facts, the ways between processes corrected by what is left of a single sequence's round.
 
-    Waking up takes longer or less than a table says from one hour to the next. A round that is as long as its slowest
-    stage tells nothing of the ways: where correcting them does not change what is promised, they stay as they are.
+    Waking up takes longer or less than a table says: from one hour to the next, and as the core sleeps or works.
     """
-    if not seen.per_s or not promised(plan) or facts.options.fleet.default_link is not None:
+    if not per_s or not promised_alone(plan) or facts.options.fleet.default_link is not None:
         return facts
-    pipelines, stages = len(plan.pipelines), len(plan.pieces)
-    share = 1e3 * seen.streams / pipelines
-    left = share / (seen.per_s / pipelines) - share / (promised(plan) / pipelines)
-    found = replace(facts, hop_ms=facts.hop_ms + left / (stages + 1))
-    return found if promised(make_plan(found, plan.cuts)) != promised(plan) else facts
+    left = 1e3 / per_s - 1e3 / promised_alone(plan)
+    return replace(facts, hop_ms=facts.hop_ms + left / (len(plan.pieces) + 1))
+
+
+def with_waits(plan: Plan, per_s: float, facts: Facts) -> Facts:
+    """The facts, rounds of several sequences as much longer as was seen.
+
+    That they are shorter than their slowest part nothing explains, and nothing is made of it.
+    """
+    if not per_s or not promised(plan) or plan.streams == 1:
+        return facts
+    return replace(facts, waits=max(1.0, facts.waits * promised(plan) / per_s))
 
 
 def tells_apart(plan: Plan, facts: Facts) -> bool:
@@ -44,3 +57,15 @@ def tells_apart(plan: Plan, facts: Facts) -> bool:
     Where they take turns on a core their CPU time does, if one thread is all that works.
     """
     return not shares_cores(plan, facts) or all(member.threads == 1 for member in plan.members)
+
+
+def _factors(plan: Plan, ratios: Ratios, before: tuple[float, ...], facts: Facts) -> tuple[float, ...]:
+    """By how much each unit's times are to be multiplied, those of a stage that was not seen as ``before``."""
+    stages = len(plan.pieces)
+    factors = list(before or (1.0,) * len(facts.units))
+    places = {unit.nodes[0]: number for number, unit in enumerate(facts.units)}
+    for place, units in enumerate(units_of(plan)):
+        known = [ratio for ratio in ratios[place::stages] if ratio is not None]
+        for unit in units if known else ():
+            factors[places[unit.nodes[0]]] *= fmean(known)
+    return tuple(factors)

@@ -1,8 +1,13 @@
-"""A plan beside what its stages were seen to take, and the rows of the cost table that say so."""
+"""A plan beside what its stages were seen to take, and the rows of the cost table that say so.
+
+They are seen twice in one run: with a single sequence, and with as many as are planned for. Alone a step finds nobody
+at work beside it, and waits for nothing but its way; so what one user gets tells the ways, and what all get tells what
+company and turns cost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -19,30 +24,48 @@ FIRST, AGAIN = 1, 2
 AGREED = 0.03
 """Prediction and measurement agree when they differ by no more than this part."""
 
+Ratios = tuple[float | None, ...]
+"""Of each stage, what its units took over what they should have; None where that was not seen."""
+
 
 @dataclass(frozen=True)
 class Held:
-    """A plan beside what was seen of it: of each stage, pipeline by pipeline, its row."""
+    """A plan beside what was seen of it: of each stage, pipeline by pipeline, its row.
+
+    Attributes:
+        seen: with the planned sequences.
+        lone: with a single one; the same rows where one is planned for.
+    """
 
     plan: Plan
     seen: tuple[StageCost, ...]
+    lone: tuple[StageCost, ...]
 
     @property
-    def ratios(self) -> tuple[float, ...]:
-        """Of each stage, what its units took over what they should have."""
-        pairs = zip(self.seen, self.plan.inner_ms, strict=True)
-        return tuple(row.ms / ms if row.ms and ms else 1.0 for row, ms in pairs)
+    def ratios(self) -> Ratios:
+        """With the planned sequences."""
+        return _ratios(self.seen, self.plan.inner_ms)
+
+    @property
+    def lone_ratios(self) -> Ratios:
+        """With a single one, which passes one pipeline alone."""
+        return _ratios(self.lone, self.plan.alone_ms)
 
     @property
     def rate_ratio(self) -> float:
         """What all pipelines together did over what they should have."""
-        wanted, done = promised(self.plan), self.seen[0].per_s
-        return done / wanted if wanted and done else 1.0
+        return _over(self.seen[0].per_s, promised(self.plan))
+
+    @property
+    def lone_rate_ratio(self) -> float:
+        """What a single sequence got over what it should have."""
+        return _over(self.lone[0].per_s, promised_alone(self.plan))
 
     @property
     def difference(self) -> float:
         """The largest difference of any stage, or of the whole, as a part of what was predicted."""
-        return max(abs(ratio - 1) for ratio in (*self.ratios, self.rate_ratio))
+        ratios = [ratio for ratio in (*self.ratios, *self.lone_ratios) if ratio is not None]
+        return max(abs(ratio - 1) for ratio in (*ratios, self.rate_ratio, self.lone_rate_ratio))
 
     @property
     def agrees(self) -> bool:
@@ -57,13 +80,16 @@ class Held:
             "peak_rss_bytes": [row.peak_rss_bytes for row in self.seen],
             "per_s": round(self.seen[0].per_s, 2),
             "streams": self.seen[0].streams,
+            "per_s_one": round(self.lone[0].per_s, 2),
             "difference": round(self.difference, 4),
         }
 
     def __str__(self) -> str:
         what = "tokens" if self.plan.space is not None else "items"
         rates = f"{self.seen[0].per_s:.1f} {what}/s where {promised(self.plan):.1f} were predicted"
-        stages = ", ".join(f"{100 * (ratio - 1):+.1f} %" for ratio in self.ratios)
+        if self.lone != self.seen:
+            rates += f", {self.lone[0].per_s:.1f} of one alone where {promised_alone(self.plan):.1f} were"
+        stages = ", ".join("not seen" if ratio is None else f"{100 * (ratio - 1):+.1f} %" for ratio in self.ratios)
         verdict = "they agree" if self.agrees else f"they differ by up to {100 * self.difference:.1f} %"
         return f"stages measured together: {rates}; stages {stages}; {verdict}"
 
@@ -79,6 +105,16 @@ def promised(plan: Plan) -> float:
     return float(figures.get("predicted_tokens_per_s", figures.get("predicted_items_per_s")) or 0.0)
 
 
+def promised_alone(plan: Plan) -> float:
+    """Tokens or items per second that the plan predicts for one alone."""
+    return dict(plan.rates)[1]
+
+
+def counts(plan: Plan) -> tuple[int, ...]:
+    """Sequences (or callers) with which a plan is looked at."""
+    return (1, plan.streams) if plan.streams > 1 else (1,)
+
+
 def look_up(plan: Plan, facts: Facts, look: int = FIRST) -> Held | None:
     """The plan beside what the cost table knows of its stages; None where it does not know all of them.
 
@@ -86,19 +122,26 @@ def look_up(plan: Plan, facts: Facts, look: int = FIRST) -> Held | None:
         look: which of the two looks at a plan: ``FIRST``, or ``AGAIN``, once it was corrected.
     """
     known = {_identity(row): row for row in facts.costs.stage}
-    seen = [known.get(_identity(row)) for row in blank(plan, facts, look)]
-    rows = [row for row in seen if row is not None]
-    return Held(plan, tuple(rows)) if len(rows) == len(seen) else None
+    found = []
+    for streams in (plan.streams, 1):
+        rows = [known.get(_identity(row)) for row in blank(plan, facts, streams, look)]
+        found.append(tuple(row for row in rows if row is not None))
+        if len(found[-1]) < len(rows):
+            return None
+    return Held(plan, *found)
 
 
-def with_reality(plan: Plan, facts: Facts, reality: Reality, look: int = FIRST) -> Facts:
+def with_reality(plan: Plan, facts: Facts, realities: Iterable[Reality], look: int = FIRST) -> Facts:
     """The facts, their cost table with a row for every stage of ``plan``; equal stages share the mean of theirs."""
-    blanks = blank(plan, facts, look)
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for number, row in enumerate(blanks):
-        found.setdefault(_identity(row), []).append(number)
-    times = reality.own_ms if shares_cores(plan, facts) else reality.stage_ms
-    rows = [_seen(blanks[numbers[0]], reality, times, numbers) for numbers in found.values()]
+    rows = []
+    for reality in realities:
+        blanks = blank(plan, facts, reality.streams, look)
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for number, row in enumerate(blanks):
+            found.setdefault(_identity(row), []).append(number)
+        turns = reality.streams > 1 and shares_cores(plan, facts)
+        times = reality.own_ms if turns else reality.stage_ms
+        rows += [_seen(blanks[numbers[0]], reality, times, numbers) for numbers in found.values()]
     first = plan.members[0]
     source = provenance(first.target.backend, facts.program.name, first.threads)
     seen = CostTable(provenance=[source], stage=rows)
@@ -106,10 +149,11 @@ def with_reality(plan: Plan, facts: Facts, reality: Reality, look: int = FIRST) 
 
 
 def _seen(row: StageCost, reality: Reality, times: Sequence[float], numbers: Sequence[int]) -> StageCost:
-    """``row`` with what the stages of these numbers were seen to take."""
+    """``row`` with what the stages of these numbers were seen to take; 0 where none of them had anything to do."""
+    known = [times[number] for number in numbers if times[number]]
     return msgspec.structs.replace(
         row,
-        ms=round(fmean(times[number] for number in numbers), 6),
+        ms=round(fmean(known), 6) if known else 0.0,
         peak_rss_bytes=max(reality.peak_bytes[number] or 0 for number in numbers),
         per_s=round(reality.per_s, 4),
     )
@@ -127,8 +171,12 @@ def units_of(plan: Plan) -> list[tuple[Unit, ...]]:
     return found
 
 
-def blank(plan: Plan, facts: Facts, look: int = FIRST) -> list[StageCost]:
-    """A row for each stage of each pipeline, in which nothing is said yet but what it is of."""
+def blank(plan: Plan, facts: Facts, streams: int, look: int = FIRST) -> list[StageCost]:
+    """A row for each stage of each pipeline, in which nothing is said yet but what it is of.
+
+    Args:
+        streams: those that are planned for, or one.
+    """
     counts = [len(units) for units in units_of(plan)]
     ends = [sum(counts[: number + 1]) for number in range(len(counts))]
     keys = [stage_key(plan.keys[end - count : end]) for end, count in zip(ends, counts, strict=True)]
@@ -140,9 +188,9 @@ def blank(plan: Plan, facts: Facts, look: int = FIRST) -> list[StageCost]:
             backend=member.target.backend,
             threads=member.threads,
             beside=local,
-            rows=plan.rows,
+            rows=plan.rows if streams > 1 else 1,
             depth=facts.depth if facts.decoder else 0,
-            streams=plan.streams,
+            streams=streams,
             look=look,
             ms=0.0,
             source=0,
@@ -154,3 +202,11 @@ def blank(plan: Plan, facts: Facts, look: int = FIRST) -> list[StageCost]:
 
 def _identity(row: StageCost) -> tuple[Any, ...]:
     return row.key, row.target, row.backend, row.threads, row.beside, row.rows, row.depth, row.streams, row.look
+
+
+def _ratios(rows: Sequence[StageCost], planned: Sequence[float]) -> Ratios:
+    return tuple(row.ms / ms if row.ms and ms else None for row, ms in zip(rows, planned, strict=True))
+
+
+def _over(done: float, wanted: float) -> float:
+    return done / wanted if wanted and done else 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,20 +35,28 @@ def model(tmp_path_factory) -> Path:
 class World:
     """Stages that take ``slow`` times what was assumed for the units of some layers; notes every look at them.
 
-    By the clock a step takes ``waits`` times as long as its thread works.
+    By the clock a step takes ``waits`` times as long as its thread works, where several work. All sequences together
+    get ``rate`` times what the stages would let them have, a single one ``lone`` times that.
     """
 
-    def __init__(self, slow: Callable[[str], float], rate: float = 1.0, waits: float = 1.0) -> None:
-        self.slow, self.rate, self.waits = slow, rate, waits
+    def __init__(self, slow: Callable[[str], float], rate: float = 1.0, waits: float = 1.0, lone: float = 1.0) -> None:
+        self.slow, self.rate, self.waits, self.lone = slow, rate, waits, lone
         self.plans: list[Plan] = []
 
-    def measure(self, manifest: Path, streams: int, **_: Any) -> Reality:
+    def measure(self, manifest: Path, streams: Sequence[int], **_: Any) -> tuple[Reality, ...]:
         assert manifest.is_file(), "what is run is a build"
         made = self.plans[-1]
         ms = [sum(self._ms(unit.nodes[0]) for unit in units) for units in settling.units_of(made)]
+        return tuple(self._many(made, ms) if count > 1 else self._one(made, ms) for count in streams)
+
+    def _many(self, made: Plan, ms: Sequence[float]) -> Reality:
         per_s = self.rate * settling.promised(made) * max(made.inner_ms) / (max(ms) * made.rows)
         own = tuple(each * made.rows for each in ms)
-        return Reality(tuple(self.waits * each for each in own), (1 << 20,) * len(ms), per_s, streams, own)
+        return Reality(tuple(self.waits * each for each in own), (1 << 20,) * len(ms), per_s, made.streams, own)
+
+    def _one(self, made: Plan, ms: Sequence[float]) -> Reality:
+        round_ms = 1e3 / settling.promised_alone(made) + sum(ms) - sum(made.alone_ms)
+        return Reality(tuple(ms), (1 << 20,) * len(ms), self.lone * 1e3 / round_ms, 1, tuple(ms))
 
     def _ms(self, node: str) -> float:
         return self.slow(node)
@@ -117,11 +126,20 @@ def test_stages_that_take_turns_on_a_core_are_corrected_by_what_they_work_themse
     assert layers(moved)[-1] < layers(level)[-1], "slow layers are shared among more stages"
 
 
-def test_rounds_that_take_longer_lengthen_the_ways(model, tmp_path, world) -> None:
+def test_rounds_of_several_that_take_longer_are_promised_so(model, tmp_path, world) -> None:
     made = world(World(even, rate=0.8))
     result = build(model, tmp_path / "dist", stages=2)
     assert result["predicted_tokens_per_s"] == pytest.approx(0.8 * settling.promised(made.plans[0]), rel=0.01)
+    assert result["predicted_tokens_per_s_one"] == pytest.approx(settling.promised_alone(made.plans[0]), rel=0.01)
     assert result["measured"]["difference"] <= settling.AGREED
+
+
+def test_a_single_users_rounds_that_take_longer_are_promised_so(model, tmp_path, world) -> None:
+    made = world(World(even, lone=0.9))
+    result = build(model, tmp_path / "dist", stages=2)
+    assert result["predicted_tokens_per_s_one"] == pytest.approx(0.9 * settling.promised_alone(made.plans[0]), rel=0.01)
+    assert result["measured"]["uncorrected"] == pytest.approx(0.1, abs=0.01)
+    assert result["measured"]["per_s_one"] == pytest.approx(result["predicted_tokens_per_s_one"], rel=0.01)
 
 
 def test_a_difference_that_nothing_explains_is_told(model, tmp_path, world) -> None:
@@ -182,7 +200,7 @@ def test_a_kind_of_machine_that_is_this_one_is_run_whatever_its_name(model, tmp_
 def test_where_the_stages_cannot_run_the_build_is_made_and_says_so(model, tmp_path, world) -> None:
     made = world(World(even))
 
-    def refuses(*_: Any, **__: Any) -> Reality:
+    def refuses(*_: Any, **__: Any) -> tuple[Reality, ...]:
         raise NotMeasuredError("memory-short", "9 GiB are needed here", hint="")
 
     made.measure = refuses  # type: ignore[method-assign]
@@ -207,10 +225,10 @@ def test_a_corrected_plan_is_looked_at_again(model, tmp_path, world) -> None:
     first = made.measure
     looks: list[float] = []
 
-    def weary(*given: Any, **named: Any) -> Reality:
-        found = first(*given, **named)
-        looks.append(found.per_s)
-        return found if len(looks) == 1 else Reality(found.stage_ms, found.peak_bytes, 0.9 * looks[0], found.streams)
+    def weary(*given: Any, **named: Any) -> tuple[Reality, ...]:
+        one, all_of_them = first(*given, **named)
+        looks.append(all_of_them.per_s)
+        return one, all_of_them if len(looks) == 1 else replace(all_of_them, per_s=0.9 * looks[0])
 
     made.measure = weary  # type: ignore[method-assign]
     world(made)

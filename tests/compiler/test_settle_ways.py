@@ -1,4 +1,4 @@
-"""What a run that was seen says of costs and ways, and what is told of that: no more than it can say."""
+"""What a run that was seen says of costs, ways and waits, and what is told of that: no more than it can say."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from ruvcompile.measure.staged import Reality
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
-from ruvcompile.settle import promised, settle
-from ruvcompile.settle.correct import with_ways
-from ruvcompile.settle.held import blank
-from ruvrun.costs import CostTable, StageCost, merge
+from ruvcompile.settle import promised, promised_alone, settle
+from ruvcompile.settle.correct import corrected, with_waits, with_ways
+from ruvcompile.settle.held import blank, counts, look_up, with_reality
+from ruvrun.costs import CostTable, merge
 from tests.compiler.planned import facts_of, fleet, node, table
 from tests.decoders import tiny_program
 
@@ -26,36 +27,102 @@ def program(tmp_path_factory) -> Program:
 def planned(program: Program, **asked: object) -> tuple[Facts, Plan]:
     """Two processes of this machine, between which nobody says what the way is."""
     machines = replace(fleet(*(node(name, "host", address="local") for name in "ab")), default_link=None)
-    facts = facts_of(program, machines, table(program, {"host": 1.0}), stages=2, streams=4, **asked)
+    facts = facts_of(program, machines, table(program, {"host": 1.0}), **({"stages": 2, "streams": 4} | asked))
     return facts, make_plan(facts)
 
 
-def seen(facts: Facts, plan: Plan, share: float) -> StageCost:
-    """A run that reached this share of what was promised."""
-    return msgspec.structs.replace(blank(plan, facts)[0], per_s=share * promised(plan))
-
-
-def test_what_is_left_of_a_round_is_the_ways(program) -> None:
+def test_what_is_left_of_a_single_round_is_the_ways(program) -> None:
     facts, plan = planned(program)
-    longer = with_ways(plan, seen(facts, plan, 0.8), facts)
-    assert longer.hop_ms > 0
-    assert promised(make_plan(longer)) == pytest.approx(0.8 * promised(plan), rel=1e-3)
+    longer = with_ways(plan, 0.8 * promised_alone(plan), facts)
+    assert longer.hop_ms == pytest.approx((1e3 / 0.8 - 1e3) / promised_alone(plan) / 3), "to, between and back"
+    assert promised_alone(make_plan(longer, plan.cuts)) == pytest.approx(0.8 * promised_alone(plan), rel=1e-6)
 
 
-def test_a_round_as_long_as_its_slowest_stage_tells_nothing_of_them(program) -> None:
-    """The second stage has seven of eight units: with the longest ways that explain it, nothing would be slower."""
-    facts, plan = planned(program, cut=("layers.0/attn/add",))
-    assert with_ways(plan, seen(facts, plan, 0.95), facts) == facts
+def test_a_way_that_the_fleet_tells_is_believed(program) -> None:
+    machines = fleet(*(node(name, "host", address="local") for name in "ab"))
+    facts = facts_of(program, machines, table(program, {"host": 1.0}), stages=2, streams=4)
+    plan = make_plan(facts)
+    assert with_ways(plan, 0.8 * promised_alone(plan), facts) == facts
+
+
+def test_what_is_left_of_the_round_of_all_is_waiting(program) -> None:
+    facts, plan = planned(program)
+    longer = with_waits(plan, 0.8 * promised(plan), facts)
+    again = make_plan(longer, plan.cuts)
+    assert promised(again) == pytest.approx(0.8 * promised(plan), rel=1e-3)
+    assert promised_alone(again) == promised_alone(plan), "who is alone waits for nobody"
+    assert again.cuts == make_plan(longer).cuts == plan.cuts, "all cuts alike"
+
+
+def test_that_a_round_was_shorter_than_its_parts_nothing_explains(program) -> None:
+    facts, plan = planned(program)
+    assert with_waits(plan, 1.25 * promised(plan), facts) == facts
+
+
+def seen(facts: Facts, plan: Plan, company: float, lone: float) -> Facts:
+    """Stages took so many times what was expected of them, with all sequences and with one."""
+    many = Reality(tuple(company * ms for ms in plan.inner_ms), (1,) * 2, promised(plan) / company, plan.streams)
+    one = Reality(tuple(lone * ms for ms in plan.alone_ms), (1,) * 2, promised_alone(plan) / lone, 1)
+    return with_reality(plan, facts, (one, many))
+
+
+def test_who_works_alone_is_corrected_by_what_was_seen_alone(program) -> None:
+    """Two busy cores cost each other some per cent, which a single user's steps do not pay."""
+    facts, plan = planned(program)
+    facts = seen(facts, plan, 1.1, 0.9)
+    held = look_up(plan, facts)
+    assert held is not None
+    again = make_plan(corrected(held, facts), plan.cuts)
+    assert promised(again) == pytest.approx(promised(plan) / 1.1, rel=0.01)
+    assert promised_alone(again) == pytest.approx(promised_alone(plan) / 0.9, rel=0.01)
+    after = look_up(again, facts)
+    assert after is not None
+    assert after.agrees
+
+
+@pytest.mark.parametrize(("company", "lone"), [(1.0, 1.2), (1.2, 1.0)])
+def test_a_promise_to_one_or_to_all_that_does_not_hold_is_no_agreement(program, company: float, lone: float) -> None:
+    facts, plan = planned(program)
+    held = look_up(plan, seen(facts, plan, company, lone))
+    assert held is not None
+    assert not held.agrees
+    assert held.difference == pytest.approx(0.2, abs=0.001)
+
+
+def test_a_look_with_all_of_them_alone_is_half_of_what_is_to_be_known(program) -> None:
+    facts, plan = planned(program)
+    rows = [msgspec.structs.replace(row, ms=1.0, per_s=1.0) for row in blank(plan, facts, plan.streams)]
+    known = merge([facts.costs, CostTable(provenance=facts.costs.provenance, stage=rows)])
+    assert look_up(plan, replace(facts, costs=known)) is None
+
+
+def test_a_plan_for_one_is_looked_at_with_one(program) -> None:
+    facts, plan = planned(program, streams=1)
+    assert counts(plan) == (1,)
+    one = Reality(tuple(1.2 * ms for ms in plan.inner_ms), (1,) * 2, promised(plan) / 1.2, 1)
+    facts = with_reality(plan, facts, (one,))
+    held = look_up(plan, facts)
+    assert held is not None
+    assert held.seen == held.lone
+    assert promised(make_plan(corrected(held, facts), plan.cuts)) == pytest.approx(promised(plan) / 1.2, rel=0.01)
+
+
+def test_copies_that_one_sequence_does_not_reach_keep_their_costs(program) -> None:
+    """It passes the first pipeline; the other's stages had nothing to do, which is not that they took no time."""
+    facts, plan = planned(program, stages=1, replicas=2)
+    many = Reality(plan.inner_ms, (1,) * 2, promised(plan), plan.streams)
+    one = Reality((1.5 * plan.alone_ms[0], 0.0), (1,) * 2, promised_alone(plan) / 1.5, 1)
+    facts = with_reality(plan, facts, (one, many))
+    held = look_up(plan, facts)
+    assert held is not None
+    again = make_plan(corrected(held, facts), plan.cuts)
+    assert promised_alone(again) == pytest.approx(promised_alone(plan) / 1.5, rel=0.01)
+    assert promised(again) == pytest.approx(promised(plan), rel=0.01)
 
 
 def test_how_far_off_the_first_plan_was_is_told_whatever_it_was_corrected_to(program) -> None:
     """Stages took twice what their units were said to take; then the plan says so, and agrees with that by itself."""
     facts, plan = planned(program)
-    rows = [
-        msgspec.structs.replace(row, ms=2 * ms, per_s=promised(plan) / 2)
-        for row, ms in zip(blank(plan, facts), plan.inner_ms, strict=True)
-    ]
-    table = merge([facts.costs, CostTable(provenance=facts.costs.provenance, stage=rows)])
-    told = settle(replace(facts, costs=table), {}, None, Silent()).plan.figures["measured"]
+    told = settle(seen(facts, plan, 2.0, 2.0), {}, None, Silent()).plan.figures["measured"]
     assert told["uncorrected"] == pytest.approx(1.0, abs=1e-3)
     assert told["difference"] < 0.03

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from ruvcompile.measure.staged import NotMeasuredError, measure_staged
+from ruvcompile.measure.staged import NotMeasuredError, Reality, measure_staged
 
 
 def test_an_error_of_the_run_is_that_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,7 +16,7 @@ def test_an_error_of_the_run_is_that_error(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "numpy.py").write_text("raise SystemExit('not the one that was meant')")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NotMeasuredError) as error:
-        measure_staged(tmp_path / "manifest.toml", 1)
+        measure_staged(tmp_path / "manifest.toml", (1,))
     assert error.value.ref == "file-missing"
     assert error.value.hint == "check the path"
 
@@ -26,6 +27,32 @@ def test_a_run_that_says_nothing_is_told_with_its_last_words(tmp_path: Path, mon
     run.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(run))
     with pytest.raises(NotMeasuredError) as error:
-        measure_staged(tmp_path / "manifest.toml", 1)
+        measure_staged(tmp_path / "manifest.toml", (1,))
     assert error.value.message == "ruvrun bench ended: exit code 3: out of luck"
     assert error.value.context == ("out of luck",)
+
+
+@pytest.mark.parametrize("streams", [(1, 4), (1,)])
+def test_each_number_of_streams_is_seen_by_itself(
+    streams: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run with several numbers and of one with a single one; a stage that nobody asked anything took no time."""
+    runs = [
+        {
+            "streams": count,
+            "tokens_per_s": 10.0 * count,
+            "stages": [
+                {"measured_ms": 2.0 * count, "own_ms": 1.5 * count, "peak_rss_bytes": 99},
+                {"measured_ms": None, "own_ms": None, "peak_rss_bytes": None},
+            ],
+        }
+        for count in streams
+    ]
+    told = json.dumps({"runs": runs, "mean": []} if len(runs) > 1 else runs[0])
+    run = tmp_path / "run"
+    run.write_text(f"#!/bin/sh\ncase \"$*\" in *'--streams {','.join(map(str, streams))} '*) echo '{told}';; esac\n")
+    run.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(run))
+    assert measure_staged(tmp_path / "manifest.toml", streams) == tuple(
+        Reality((2.0 * count, 0.0), (99, None), 10.0 * count, count, (1.5 * count, 0.0)) for count in streams
+    )

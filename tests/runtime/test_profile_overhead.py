@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +14,11 @@ from ruvrun.profile.ring import Rounds, steps_of
 MS = st.floats(0.01, 50)
 
 
-def ticks(rows: int, inside: float, beside: float, count: int, start: float = 0.0) -> list[Tick]:
-    """Steps of ``rows`` rows, in ms inside the back end and between."""
+def ticks(rows: int, inside: float, beside: float, count: int, start: float = 0.0, slowed: float = 1.0) -> list[Tick]:
+    """Steps of ``rows`` rows, in ms inside the back end and between; by the clock ``slowed`` times as long."""
     found, now = [], start
     for _ in range(count):
-        found.append(Tick(rows, rows, now, now + inside / 1e3))
+        found.append(Tick(rows, rows, now, now + inside / 1e3, slowed * inside / 1e3))
         now += (inside + beside) / 1e3
     return found
 
@@ -51,11 +52,24 @@ def test_a_stage_that_waited_for_a_core_has_no_longer_way() -> None:
     assert found["spread"] > 1
 
 
+@given(st.floats(1, 4), MS, MS, MS, st.floats(0, 2))
+def test_under_a_quota_it_is_the_round_by_the_clock(
+    slowed: float, inside: float, beside: float, head: float, hop: float
+) -> None:
+    """What a process waits between two steps is the others' work and the way, and no work of its own."""
+    count = msgspec.structs.replace(counted(ticks(1, inside, beside, 5, slowed=slowed)), limited=True)
+    whole = slowed * (inside + beside + head) + 2 * hop
+    found = fit([Rounds(1, [whole] * 5, [head] * 5)], count)
+    assert found["stage_ms"] == pytest.approx(slowed * beside, rel=1e-4, abs=1e-5)
+    assert found["head_ms"] == pytest.approx(slowed * head, rel=1e-4, abs=1e-5)
+    assert found["hop_ms"] == pytest.approx(hop, abs=1e-4 * whole)
+
+
 def test_only_steps_that_follow_one_another_count() -> None:
     """A prompt between two steps, and a step of other rows, are no part of it."""
-    prompt = [Tick(1, 8, 1.0, 1.5)]
+    prompt = [Tick(1, 8, 1.0, 1.5, 0.5)]
     mixed = counted(ticks(1, 2.0, 0.25, 3), prompt, ticks(1, 2.0, 0.25, 3, 2.0), ticks(2, 5.0, 0.5, 3, 3.0))
-    one, two = steps_of(mixed.ticks, 1), steps_of(mixed.ticks, 2)
+    one, two = steps_of(mixed, 1), steps_of(mixed, 2)
     assert one.inside_ms == pytest.approx([2.0] * 4)
     assert one.beside_ms == pytest.approx([0.25] * 4)
     assert two.beside_ms == pytest.approx([0.5] * 2)

@@ -70,7 +70,7 @@ class UnitCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     curve: list[Point] = []
     node: list[NodeCost] = []
 
-    def step_ms(self, rows: int = 1, depth: int | None = None) -> float:
+    def step_ms(self, rows: float = 1, depth: int | None = None) -> float:
         """Milliseconds of one step of ``rows`` sequences with one token each, at ``depth`` tokens of context (None: as
         ``ms`` was measured). Between measured points the curve is straight, and beyond them it goes on as it ended.
         """

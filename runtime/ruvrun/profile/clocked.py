@@ -4,6 +4,9 @@ It is the process that ``ruvrun serve`` starts, but for a clock around the execu
 back end's work is the time from one step's end to the next one's begin, of the same process at the same step: no
 difference of two large numbers of two processes, each of which has its own luck with where its memory lies.
 
+Where a quota stops the process part of the time, the clock tells how long its steps take. Between two steps it has
+waited for the others as well, so what it did there is its CPU time, as much longer as the steps were.
+
 What was counted is written when the process ends.
 """
 
@@ -30,25 +33,27 @@ from ruvrun.stage import Stage
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True):
-    """One step: its rows and tokens, and the thread's CPU time when it entered and left the back end, in seconds; the
-    clock's where a quota limits the former.
+    """One step: its rows and tokens, the thread's CPU time when it entered and left the back end, and how long it was
+    there by the clock, in seconds.
     """
 
     rows: int
     tokens: int
     entered: float
     left: float
+    took: float
 
 
 class Count(msgspec.Struct, frozen=True):
-    """What a process counted: its steps, and the most memory it had held with its back end imported, once loaded, and
-    in all.
+    """What a process counted: its steps, the most memory it had held with its back end imported, once loaded, and in
+    all, and whether a quota limits its CPU time.
     """
 
     ticks: list[Tick]
     bare_bytes: int
     loaded_bytes: int
     peak_bytes: int
+    limited: bool = False
 
 
 class Clocked:
@@ -57,22 +62,23 @@ class Clocked:
     def __init__(self, inner: DecoderExecutor | GraphExecutor) -> None:
         self.ticks: list[Tick] = []
         self._inner = inner
-        self._clock = time.perf_counter if has_cpu_quota() else time.thread_time
         self.slots = getattr(inner, "slots", 0)
         self.context = getattr(inner, "context", 0)
 
     def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
         """See ``DecoderExecutor.step``."""
-        entered = self._clock()
+        entered, began = time.thread_time(), time.perf_counter()
         outputs = cast(DecoderExecutor, self._inner).step(spans, tensors)
-        self.ticks.append(Tick(len(spans), sum(span.count for span in spans), entered, self._clock()))
+        took, left = time.perf_counter() - began, time.thread_time()
+        self.ticks.append(Tick(len(spans), sum(span.count for span in spans), entered, left, took))
         return outputs
 
     def run(self, tensors: Mapping[str, Value]) -> dict[str, Value]:
         """See ``GraphExecutor.run``."""
-        entered = self._clock()
+        entered, began = time.thread_time(), time.perf_counter()
         outputs = cast(GraphExecutor, self._inner).run(tensors)
-        self.ticks.append(Tick(1, 1, entered, self._clock()))
+        took, left = time.perf_counter() - began, time.thread_time()
+        self.ticks.append(Tick(1, 1, entered, left, took))
         return outputs
 
 
@@ -96,7 +102,7 @@ def serve_clocked(alone: Alone, *, context: int, streams: int, threads: int, fil
     def leave(_number: int, _frame: FrameType | None) -> NoReturn:
         ticks = clocks[0].ticks if clocks else []
         partial = file.with_name(f".{file.name}.partial")
-        partial.write_bytes(msgspec.json.encode(Count(ticks, held[0], held[1], peak_bytes())))
+        partial.write_bytes(msgspec.json.encode(Count(ticks, held[0], held[1], peak_bytes(), has_cpu_quota())))
         partial.replace(file)
         os._exit(0)
 

@@ -5,7 +5,7 @@ takes several times what the same instructions take alone. For one sequence and 
 
     round = stage + head + 2 hops
     stage = the back end + what the process does from the end of one step to the begin of the next
-    head  = the CPU time of the head's process
+    head  = the CPU time of the head's process; where a quota limits it, as much longer as the steps are
     hop   = what is then left of the round: the kernel's way from one process to the other, and waking up
 
 A line through what one and several rows take gives the part per step and the part per row. What a byte costs is seen
@@ -112,12 +112,12 @@ def fit(seen: Sequence[Rounds], count: Count, carried_ms: float = 0.0) -> dict[s
     hops: list[float] = []
     for rows in sorted({rounds.rows for rounds in seen}):
         of = [rounds for rounds in seen if rounds.rows == rows]
-        steps = steps_of(count.ticks, rows)
+        steps = steps_of(count, rows)
         # A round that waits for a core that others use has no longer way: of rounds and steps the quickest count.
         quick, inside = (
             float(np.quantile(times, QUICKEST)) for times in ([ms for r in of for ms in r.ms], steps.inside_ms)
         )
-        heads = statistics.median(ms for rounds in of for ms in rounds.head_ms)
+        heads = steps.slowed * statistics.median(ms for rounds in of for ms in rounds.head_ms)
         beside = statistics.median(steps.beside_ms)
         stage.append((rows, beside))
         head.append((rows, heads))

@@ -27,7 +27,7 @@ from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.head import open_driver
 from ruvrun.profile.alone import Alone
 from ruvrun.profile.children import child
-from ruvrun.profile.clocked import Count, Tick
+from ruvrun.profile.clocked import Count
 from ruvrun.profile.conditions import Conditions
 from ruvrun.supervise.kept import kept
 
@@ -49,10 +49,13 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Steps:
-    """What the stage counted in steps of so many rows, in ms: inside the back end, and from its end to the next one."""
+    """What the stage counted in steps of so many rows, in ms: inside the back end, and what it did from its end to the
+    next one; ``slowed``, by how much longer anything takes there than its CPU time, where a quota limits that.
+    """
 
     inside_ms: Sequence[float]
     beside_ms: Sequence[float]
+    slowed: float = 1.0
 
 
 class StageRing:
@@ -155,13 +158,16 @@ def _rounds(rows: int, moments: Sequence[_Moment]) -> Rounds:
     return Rounds(rows, [ms for ms, _ in pairs], [ms for _, ms in pairs])
 
 
-def steps_of(ticks: Sequence[Tick], rows: int) -> Steps:
+def steps_of(count: Count, rows: int) -> Steps:
     """The decoding steps of ``rows`` rows that another such step follows."""
-    pairs = [(a, b) for a, b in pairwise(ticks) if a.rows == b.rows == a.tokens == b.tokens == rows]
-    return Steps(
-        [1e3 * (tick.left - tick.entered) for tick, _ in pairs],
-        [1e3 * (after.entered - tick.left) for tick, after in pairs],
-    )
+    pairs = [(a, b) for a, b in pairwise(count.ticks) if a.rows == b.rows == a.tokens == b.tokens == rows]
+    inside = [1e3 * (tick.left - tick.entered) for tick, _ in pairs]
+    beside = [1e3 * (after.entered - tick.left) for tick, after in pairs]
+    if not count.limited:
+        return Steps(inside, beside)
+    took = [1e3 * tick.took for tick, _ in pairs]
+    slowed = max(1.0, sum(took) / max(sum(inside), 1e-9))
+    return Steps(took, [slowed * ms for ms in beside], slowed)
 
 
 @contextlib.contextmanager
