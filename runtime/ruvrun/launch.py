@@ -25,7 +25,8 @@ from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
 from ruvrun.pipeline.health import NO_ANSWER, whole_of
 from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, Placement
-from ruvrun.supervise import Process, end_with_parent
+from ruvrun.supervise import Process
+from ruvrun.supervise.child import end_with_parent
 from ruvrun.supervise.kept import kept
 
 if TYPE_CHECKING:
@@ -96,8 +97,10 @@ def require_fit(placement: Placement, settings: Settings) -> None:
     machine.require_memory(wanted, machine.memory_available(), context=space.context, streams=space.streams)
 
 
-def run_stage(placement: Placement, settings: Settings, threads: int, say: Say) -> None:
-    """What a stage's process does, until SIGTERM."""
+def run_stage(
+    placement: Placement, settings: Settings, threads: int, say: Say, loaded: Callable[[], None] = lambda: None
+) -> None:
+    """What a stage's process does, until SIGTERM; ``loaded`` is called once it is loaded."""
     ((name, directory),) = placement.bundles.items()
     end_with_parent()
     machine.pin(cpus_of(placement, settings, name))
@@ -112,13 +115,22 @@ def run_stage(placement: Placement, settings: Settings, threads: int, say: Say) 
         streams=settings.space.streams,
         threads=threads,
         say=say,
+        loaded=loaded,
     )
 
 
-def run_head(placement: Placement, settings: Settings, http: Http, say: Say, ready: Say) -> None:
+def run_head(
+    placement: Placement,
+    settings: Settings,
+    http: Http,
+    say: Say,
+    ready: Say,
+    loaded: Callable[[], None] = lambda: None,
+) -> None:
     """What the head's process does, until SIGTERM: the driver, and HTTP in front of it.
 
-    ``say`` gets notices; ``ready`` gets ``ready: URL``, once, when every stage answers.
+    ``say`` gets notices; ``ready`` gets ``ready: URL``, once, when every stage answers; ``loaded`` is called before
+    that, when HTTP answers.
 
     Raises:
         RuvError: the port is taken, the tokenizer or the key file is not what it should be.
@@ -156,6 +168,7 @@ def run_head(placement: Placement, settings: Settings, http: Http, say: Say, rea
 
     driver.start()
     threading.Thread(target=watch, name="watch", daemon=True).start()
+    loaded()
     try:
         server.run()
     finally:

@@ -12,6 +12,7 @@ import platform
 import random
 import re
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,12 @@ def memory_available() -> int:
     if limit is not None and used is not None:
         available = min(available, max(0, limit - used + _cached(_CGROUP / "memory.stat")))
     return available
+
+
+def memory_total() -> int:
+    """Bytes of memory that this machine has, or that our control group lets it have."""
+    fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
+    return min(int(fields["MemTotal"].split()[0]) * 1024, _number(_CGROUP / "memory.max") or sys.maxsize)
 
 
 def has_cpu_quota() -> bool:

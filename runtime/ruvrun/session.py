@@ -24,6 +24,8 @@ Once a link is open, its two roles decide what travels on it::
     stage  -> stage       Open, Close, Step, Run            -
     stage  -> head        Sampled, Run                      -
 
+A *visitor* only wants to know whether it would be taken in: it is answered like any caller, and its link never opens.
+
 A message that comes before Hello, or after a refusal, is ignored: it is left over from a link that is no more, or from
 a peer that does not know yet. Any other message out of place is a fault, and the fault of one of two sides: what we
 must not send is a bug here (``LocalLinkError``), what the peer must not send is an error about the peer
@@ -56,6 +58,7 @@ from ruvrun.frames import (
 
 HEAD = "head"
 STAGE = "stage"
+VISITOR = "visitor"
 
 Kinds = frozenset[type[Message]]
 
@@ -211,11 +214,13 @@ class Listener(Session):
             return None
         self.peer_role, self.peer_software = message.role, message.software
         why = _unfit(self.me, self.peer, message)
-        if not why and self.peer not in self._expected.get(message.role, ()):
+        if not why and message.role != VISITOR and self.peer not in self._expected.get(message.role, ()):
             why = f"{self.peer} is not the {message.role} that {self.me.node} has before it in this manifest"
         if why:
             self._stand(Phase.REFUSED, why)
             return Refused(self.me.node, why)
+        if message.role == VISITOR:
+            return Welcome(self.me.protocol, self.me.manifest, self.me.node, self.me.software)
         there, back = TRAFFIC[message.role, self.me.role]
         self._stand(Phase.OPEN, sends=back, receives=there)
         return Welcome(self.me.protocol, self.me.manifest, self.me.node, self.me.software)

@@ -56,6 +56,7 @@ def serve(
     threads: int,
     say: Say,
     stop: threading.Event | None = None,
+    loaded: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve the bundle in ``directory`` until ``stop`` is set, or an exception (SIGTERM's) comes through.
 
@@ -69,6 +70,7 @@ def serve(
         threads: of the back end; 0 is all cores.
         say: gets a line for every change worth a person's attention.
         stop: ends the stage when set.
+        loaded: called once it is loaded and has checked itself, in a thread of its own.
 
     Raises:
         IntegrityError: the bundle is not what the manifest says, or does not compute here what it should.
@@ -79,7 +81,9 @@ def serve(
     number = place[1].stage
 
     def load() -> Worker:
-        return load_worker(directory, manifest, number, context=context, streams=streams, threads=threads, say=say)
+        worker = load_worker(directory, manifest, number, context=context, streams=streams, threads=threads, say=say)
+        loaded()
+        return worker
 
     transport = open_sockets(manifest, node, directory, endpoints)
     Stage(manifest, node, endpoints, transport, load, say, requires=requires(directory)).run(stop)

@@ -14,7 +14,10 @@ from ruvcompile.errors import InputError
 from ruvcompile.render.templates import SUFFIX, render
 from ruvcompile.targets import Target
 
-FILES = ("install.sh", "uninstall.sh", "ruvrun.service", "ruvrun.env", "README.md")
+FILES = (
+    *("install.sh", "uninstall.sh", "ruvrun", "ruvrun.service", "ruvrun.env", "requirements.txt", "machine.toml"),
+    "README.md",
+)
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -48,7 +51,7 @@ class NodeFacts:
     @property
     def service(self) -> str:
         """Name of the service on the node."""
-        return f"ruvrun-{self.folder}"
+        return f"ruvrun@{self.folder}"
 
 
 def render_node(target: Target, facts: NodeFacts) -> dict[str, bytes]:

@@ -20,6 +20,7 @@ from ruvcompile.errors import InputError
 
 SUFFIX = ".j2"
 SCRIPTS = (".sh", ".py")
+LAUNCHER = "ruvrun"
 EXECUTABLE = 0o755
 PLAIN = 0o644
 
@@ -42,7 +43,7 @@ def render(path: Path, facts: Mapping[str, Any]) -> bytes:
 
 def mode_of(name: str) -> int:
     """Permission bits of a rendered file."""
-    return EXECUTABLE if name.endswith(SCRIPTS) else PLAIN
+    return EXECUTABLE if name.endswith(SCRIPTS) or name == LAUNCHER else PLAIN
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,22 +16,30 @@ from typing import Any
 import pytest
 
 from ruvrun import client, machine
-from ruvrun.doctor import examine, reach, to_json
+from ruvrun.doctor import examine, to_json
+from ruvrun.doctor.peers import reach
 from ruvrun.errors import InputError, UnreachableError, UsageError
 from ruvrun.manifest import load_manifest
 from ruvrun.placement import Endpoint
 from ruvrun.status import find_head, is_ready, lines, one_line, serves, status
 from tests.runtime.builds import write_build
+from tests.runtime.machines import pi
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A machine on which all is well."""
+    return pi(tmp_path / "pi")
 
 
 def seen(path: Path, node: str | None = None, *, peers: bool = False) -> dict[str, tuple[str, str]]:
     return {one.check: (one.state, one.seen) for one in examine(path, node, peers=peers)}
 
 
-def test_a_good_build_is_all_right(tmp_path: Path) -> None:
-    findings = list(examine(write_build(tmp_path), None, peers=False))
+def test_a_good_build_is_all_right(tmp_path: Path, root: Path) -> None:
+    findings = list(examine(write_build(tmp_path), None, peers=False, root=root))
     assert {one.state for one in findings} == {"ok"}
-    assert {"python", "memory", "bundle a", "bundle b", "package onnxruntime", "package uvicorn"} <= {
+    assert {"python", "memory", "bundle a", "bundle b", "package onnxruntime", "package uvicorn", "disk"} <= {
         one.check for one in findings
     }
     assert to_json(findings)["ok"] is True
@@ -40,7 +49,7 @@ def test_a_flipped_byte_and_a_missing_file_are_found(tmp_path: Path) -> None:
     manifest = write_build(tmp_path)
     (tmp_path / "bundles" / "a" / "stage.onnx").write_bytes(b"grapH a")
     (tmp_path / "bundles" / "b" / "stage.onnx").unlink()
-    found = list(examine(manifest, None, peers=False))
+    found = list(examine(manifest, None, peers=False, root=tmp_path))
     failed = {one.check: one for one in found if one.state == "fail"}
     assert sorted(failed) == ["bundle a", "bundle b"]
     assert all(one.exit_code == 5 and one.hint for one in failed.values())
@@ -54,7 +63,7 @@ def test_too_little_memory_is_told_with_the_sum(tmp_path: Path, monkeypatch: pyt
     assert "4 streams x 64 tokens" in text
 
 
-def test_a_taken_port_is_a_warning_for_a_node_whose_port_is_fixed(tmp_path: Path) -> None:
+def test_who_has_a_port_that_is_taken(tmp_path: Path) -> None:
     manifest = write_build(tmp_path, addresses={"a": "10.0.0.1"})
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
@@ -62,7 +71,12 @@ def test_a_taken_port_is_a_warning_for_a_node_whose_port_is_fixed(tmp_path: Path
         port = taken.getsockname()[1]
         nodes = tmp_path / "nodes.toml"
         nodes.write_text(nodes.read_text().replace("7071", str(port)))
-        assert seen(manifest, "b")["port of b"] == ("warn", f"{port} is taken")
+        assert seen(manifest, "b")["port of b"][0] == "fail"
+        assert seen(manifest, "b")["port of b"][1].startswith(f"{port} is taken by process {os.getpid()}: ")
+        (other,) = [
+            one for one in examine(manifest, "b", peers=False, root=tmp_path) if one.check == "port of b"
+        ]  # where nobody may see whose it is
+        assert (other.state, other.seen) == ("warn", f"{port} is taken")
 
 
 @pytest.mark.parametrize("address", ["local", "a.invalid"])

@@ -13,6 +13,7 @@ from ruvrun.session import (
     HEAD,
     STAGE,
     TRAFFIC,
+    VISITOR,
     Caller,
     Listener,
     LocalLinkError,
@@ -197,6 +198,15 @@ def test_a_caller_refuses_a_welcome_that_does_not_fit(changed: dict[str, object]
     caller.receive(frames.Welcome(**fields))
     assert caller.phase is Phase.REFUSED
     assert caller.why.startswith(sentence)
+
+
+def test_a_visitor_is_answered_and_opens_nothing() -> None:
+    _, listener = ends(HEAD, STAGE)
+    said = frames.Hello(1, "a" * 64, "pi-0", VISITOR, "0.1.0")
+    for _ in range(2):
+        assert isinstance(listener.receive(said), frames.Welcome)
+        assert listener.phase is Phase.AWAIT_HELLO
+    assert isinstance(listener.receive(frames.Hello(1, "b" * 64, "pi-0", VISITOR, "0.1.0")), frames.Refused)
 
 
 def test_a_node_that_is_not_the_neighbour_is_refused() -> None:

@@ -18,6 +18,7 @@ import pytest
 from ruvrun import supervise
 from ruvrun.errors import IntegrityError, RuvError, UnreachableError
 from ruvrun.supervise import Process, Supervisor
+from ruvrun.supervise.child import LOADED, status_line
 
 WAIT = 20.0
 SLEEP = "import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(60)"
@@ -69,6 +70,43 @@ def keeping(*processes: Process, restart: bool = True) -> Iterator[Kept]:
     finally:
         kept.supervisor.stop()
         kept.end()
+
+
+def test_the_last_child_that_is_loaded_makes_it_ready_once_and_its_words_are_the_status() -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    loaded = f"import sys, time; print({LOADED!r}, file=sys.stderr, flush=True); "
+    again = f"print({LOADED!r}, file=sys.stderr, flush=True); "
+    says = f"print({status_line('ready: here')!r}, file=sys.stderr, flush=True); time.sleep(60)"
+    supervisor = Supervisor(
+        [python("one", loaded + "time.sleep(60)"), python("two", loaded + again + "time.sleep(1); " + says)],
+        tell=told.put,
+        status=heard.put,
+        loaded=lambda: heard.put("LOADED"),
+        alive=lambda: heard.put("alive"),
+        every=0.05,
+    )
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    lines = []
+    while "ready: here" not in lines:
+        lines.append(heard.get(timeout=WAIT))
+    supervisor.stop()
+    thread.join(WAIT)
+    assert lines.count("LOADED") == 1
+    assert lines.index("LOADED") < lines.index("ready: here")
+    assert lines.count("alive") > 3
+    assert told.empty(), "what is for the init system alone was told to a person"
+
+
+def test_what_a_person_is_told_is_the_status_too() -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    supervisor = Supervisor([python("one", SLEEP)], tell=lambda _: None, status=heard.put)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    assert heard.get(timeout=WAIT) == "up"
+    supervisor.stop()
+    thread.join(WAIT)
 
 
 def test_stop_ends_every_child_in_its_own_session() -> None:
@@ -158,7 +196,7 @@ def test_who_ignores_sigterm_is_killed_and_so_is_what_it_started(monkeypatch: py
 
 
 def test_a_child_ends_when_its_parent_is_killed() -> None:
-    child = "from ruvrun.supervise import end_with_parent; end_with_parent(); " + SLEEP
+    child = "from ruvrun.supervise.child import end_with_parent; end_with_parent(); " + SLEEP
     parent = (
         "import sys\nfrom ruvrun.supervise import Process, Supervisor\n"
         f"p = Process('one', [sys.executable, '-c', {child!r}])\n"

@@ -16,10 +16,14 @@ from ruvrun.errors import UnreachableError
 @click.argument("path", type=PATH)
 @click.option("--node", help="Which node this machine is.")
 @click.option("--peers", is_flag=True, help="Look whether the other nodes can be reached.")
+@click.option("--self-check", is_flag=True, help="Load the stages too, and compare what they compute with the build.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of HTTP, to be looked at with the others.")
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @common
-def doctor(path: Path, node: str | None, peers: bool, as_json: bool) -> None:
+def doctor(path: Path, node: str | None, peers: bool, self_check: bool, port: int | None, as_json: bool) -> None:
     """Say what this machine has, lacks and must change for PATH (a manifest or a bundle directory).
+
+    With -q only what is not as it should be.
 
     What is for a GPU or an NPU runs on the CPU where RUVRUN_DEVICE=CPU is set, for this command and for all others.
 
@@ -27,13 +31,16 @@ def doctor(path: Path, node: str | None, peers: bool, as_json: bool) -> None:
     """
     from ruvrun.doctor import examine, to_json
 
+    quiet = bool(click.get_current_context().ensure_object(dict).get("quiet"))
     findings = []
-    for finding in examine(path, node, peers=peers):
+    for finding in examine(path, node, peers=peers, http=port, load=self_check):
         findings.append(finding)
-        if not as_json:
-            click.echo(f"{finding.state:4}  {finding.check}: {finding.seen}")
-            if finding.hint:
-                click.echo(f"      hint: {finding.hint}")
+        if as_json or (quiet and finding.state == "ok"):
+            continue
+        click.echo(f"{finding.state:4}  {finding.check}: {finding.seen}")
+        for what, text in (("why", finding.why), ("hint", finding.hint)):
+            if text:
+                click.echo(f"      {what}: {text}")
     if as_json:
         click.echo(json.dumps(to_json(findings)))
     worst = next((finding.exit_code for finding in findings if finding.state == "fail"), 0)

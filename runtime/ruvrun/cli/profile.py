@@ -90,7 +90,7 @@ def _units(path: Path, node: str | None, rest: dict[str, Any]) -> tuple[CostTabl
     from ruvrun.profile.draw import is_probe, load_probe
     from ruvrun.profile.table import profile as measure
     from ruvrun.profile.table import segments
-    from ruvrun.supervise import end_with_parent
+    from ruvrun.supervise.child import end_with_parent
 
     if rest["role"] == "child":
         end_with_parent()
@@ -113,7 +113,7 @@ def _units(path: Path, node: str | None, rest: dict[str, Any]) -> tuple[CostTabl
 def _be_child(path: Path, output: Path, role: str, rest: dict[str, Any]) -> None:
     """A process of ours that is measured, or that keeps the one company."""
     from ruvrun import machine
-    from ruvrun.supervise import end_with_parent
+    from ruvrun.supervise.child import end_with_parent
 
     end_with_parent()
     cpus = _groups(rest["cpus"])

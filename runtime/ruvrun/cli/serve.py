@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 import click
 
 from ruvrun.cli.voice import COUNT, PATH, Real, common, parse_cpus, pass_on, require_meant, say, voice_for_children
+from ruvrun.credentials import API_KEYS, credential
 from ruvrun.errors import InputError, UsageError
+from ruvrun.notify import Notify
 
 QUEUE = 256
 LOOPBACKS = ("127.0.0.1", "::1", "localhost")
@@ -65,6 +67,9 @@ def serve(
         signal.signal(signal.SIGTERM, _leave)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     placement = place(manifest, node)
+    from_init = credential(API_KEYS) if role is None and placement.head and not no_auth else None
+    from_init = None if api_key_file else from_init
+    api_key_file = api_key_file or from_init
     if role is None and placement.manifest.program.kind == "graph":
         require_meant("graph", "context", "streams", "queue", "request_seconds")
     host_, port_ = host or "127.0.0.1", 8000 if port is None else port
@@ -87,9 +92,9 @@ def serve(
     if role is not None and endpoints is not None:
         placement = launch.with_endpoints(placement, endpoints)
         if role == "stage":
-            launch.run_stage(placement, settings, threads or 1, say)
+            launch.run_stage(placement, settings, threads or 1, say, _loaded)
         else:
-            launch.run_head(placement, settings, http, say, click.echo)
+            launch.run_head(placement, settings, http, say, _ready, _loaded)
         return
     launch.require_fit(placement, settings)
     if placement.head and api_key_file is not None and not api_key_file.is_file():
@@ -97,6 +102,7 @@ def serve(
     if placement.head:
         _tell_defaults(
             {"host": (host, host_), "port": (port, port_)}
+            | ({"api-key-file": (None, from_init)} if from_init else {})
             | (
                 {
                     "context": (context, settings.space.context),
@@ -116,14 +122,36 @@ def _supervise(processes: Sequence[Any]) -> None:
     """Keep the children running until Ctrl-C or SIGTERM."""
     from ruvrun.supervise import Supervisor
 
-    supervisor = Supervisor(processes, tell=pass_on)
+    notify = Notify.from_environment(os.environ)
+    supervisor = Supervisor(
+        processes,
+        tell=pass_on,
+        status=notify.status,
+        loaded=notify.ready,
+        alive=notify.alive,
+        every=notify.every,
+    )
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        notify.stopping()
         supervisor.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     supervisor.run()
+
+
+def _ready(line: str) -> None:
+    from ruvrun.supervise.child import status_line
+
+    click.echo(line)
+    click.echo(status_line(line), err=True)
+
+
+def _loaded() -> None:
+    from ruvrun.supervise.child import LOADED
+
+    click.echo(LOADED, err=True)
 
 
 def _tell_defaults(values: dict[str, tuple[Any, Any]]) -> None:

@@ -200,7 +200,7 @@ class Links:
                         self._forget(other, older, "it connected again", happened)
                 self._incoming[peer.link] = peer, session
                 happened.append(Opened(peer, session.peer_role, session.peer_software))
-            else:
+            elif session.phase is Phase.REFUSED:
                 happened.append(Lost(peer, session.why, refused=True, was_open=False))
 
     def _forget(self, peer: Peer, session: Listener, why: str, happened: list[Happened]) -> None:

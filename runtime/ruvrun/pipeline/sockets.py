@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 
 from ruvrun.bundle import SECRET_KEY
+from ruvrun.credentials import LINK_KEY, credential
 from ruvrun.elements import STRING, carrier
 from ruvrun.errors import IntegrityError
 from ruvrun.manifest import LOCAL, Manifest, Tensor
@@ -24,17 +25,21 @@ _OPEN_SHAPE = 256 << 20  # where the manifest does not say how large a tensor ge
 
 
 def open_sockets(manifest: Manifest, node: str, bundle: Path, endpoints: Endpoints) -> Transport:
-    """The transport of ``node``, with the secret key in its ``bundle``; nothing is bound yet.
+    """The transport of ``node``, with the secret key in its ``bundle``, or the one that the init system hands out.
+
+    Nothing is bound yet.
 
     Raises:
         InputError: the key is missing.
         IntegrityError: it is not the key that the manifest has for this node.
     """
-    keys = read_keys(bundle / SECRET_KEY)
+    given = credential(LINK_KEY)
+    path = given or bundle / SECRET_KEY
+    keys = read_keys(path, guarded=given is not None)
     if keys.public != manifest.node_named(node).public_key:
         raise IntegrityError(
             "key-not-the-nodes",
-            f"{bundle / SECRET_KEY} is not the key that the manifest has for {node}",
+            f"{path} is not the key that the manifest has for {node}",
             hint="copy the bundle and the manifest of one build",
         )
     admitted = {entry.name: entry.public_key for entry in manifest.node}

@@ -15,27 +15,30 @@ Four rules:
    altered bundle, machine refuses) ends everything with that error. Children say it as one line of JSON on
    standard error; all other lines are passed on as they come.
 4. Ending is SIGTERM, then SIGKILL after 5 s, to the child's whole process group.
+
+A child that does its part from now on says so by the line ``LOADED``; ``status_line`` is how it is. Neither is passed
+on: they are for whoever started us and watches, an init system say, which is told when the last child is loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
 from ruvrun.errors import RuvError, UnreachableError, how_it_ended, kind_of, parse_error
+from ruvrun.supervise.child import LOADED, PATIENCE, STATUS
 from ruvrun.supervise.repeats import Repeats
 
 SLOWEST_RESTART = 10.0
 SETTLED = 60.0
-PATIENCE = 5.0
 
 # What children say of one another while all of them are being ended is no news.
 _EXPECTED = ("lost: ", "waiting: ", "refused: ")
@@ -63,6 +66,7 @@ class _Child:
     due: float | None = None
     rest: bytes = b""
     error: RuvError | None = None
+    loaded: bool = False
 
 
 class Supervisor:
@@ -73,12 +77,26 @@ class Supervisor:
         tell: gets every line that a child writes to its standard error, and our own notices; called in the
             thread that runs ``run``.
         restart: start a dead child again; without it, any child's end is an error that ends everything.
+        status: gets how this service is: what was told last, and what children say for that alone.
+        loaded: called once, when every child has been loaded.
+        alive: called every ``every`` seconds while this runs.
     """
 
-    def __init__(self, processes: Iterable[Process], *, tell: Callable[[str], None], restart: bool = True) -> None:
+    def __init__(
+        self,
+        processes: Iterable[Process],
+        *,
+        tell: Callable[[str], None],
+        restart: bool = True,
+        status: Callable[[str], None] = lambda _line: None,
+        loaded: Callable[[], None] = lambda: None,
+        alive: Callable[[], None] = lambda: None,
+        every: float | None = None,
+    ) -> None:
         self._children = [_Child(process) for process in processes]
-        self._tell = tell
+        self._tell_person, self._status = tell, status
         self._restart = restart
+        self._loaded, self._alive, self._every = loaded, alive, every
         self._stopping = False
         self._repeats = Repeats()
         self._selector = selectors.DefaultSelector()
@@ -130,8 +148,12 @@ class Supervisor:
         self._selector.register(stderr, selectors.EVENT_READ, child)
 
     def _wait(self) -> None:
-        due = [child.due for child in self._children if child.due is not None]
-        self._turn(max(0.0, min(due) - time.monotonic()) if due else None, self._ended)
+        now = time.monotonic()
+        waits = [max(0.0, child.due - now) for child in self._children if child.due is not None]
+        waits += [self._every] if self._every is not None else []
+        self._turn(min(waits, default=None), self._ended)
+        if self._every is not None:
+            self._alive()
         now = time.monotonic()
         for child in self._children:
             if child.due is not None and child.due <= now and not self._stopping:
@@ -168,10 +190,24 @@ class Supervisor:
         error = parse_error(line)
         if error is not None:
             child.error = error
+        elif line == LOADED:
+            self._note_loaded(child)
+        elif line.startswith(STATUS):
+            self._status(json.loads(line)["status"])
         elif self._stopping and line.startswith(_EXPECTED):
             return
         elif self._repeats.is_new(child.process.name, line, time.monotonic()):
             self._tell(line)
+
+    def _tell(self, line: str) -> None:
+        self._tell_person(line)
+        self._status(line)
+
+    def _note_loaded(self, child: _Child) -> None:
+        before = all(each.loaded for each in self._children)
+        child.loaded = True
+        if not before and all(each.loaded for each in self._children):
+            self._loaded()
 
     def _ended(self, child: _Child) -> None:
         code = self._reap(child)
@@ -225,23 +261,6 @@ class Supervisor:
                         self._reap(child)
                 break
             self._turn(left, self._reap)
-
-
-def end_with_parent() -> None:
-    """In a child: end this process when the supervisor is gone, that is, when standard input ends.
-
-    It is asked to end first, as if by SIGTERM, and ended 5 s later whatever it does.
-    """
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            while os.read(0, 64):
-                pass
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(PATIENCE)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def _died(process: Process, code: int) -> RuvError:

@@ -42,8 +42,10 @@ def write_keys(path: Path, keys: KeyPair) -> None:
     part.replace(path)
 
 
-def read_keys(path: Path) -> KeyPair:
+def read_keys(path: Path, *, guarded: bool = False) -> KeyPair:
     """Read and check a key file: that it is one, that it is private, and that its two keys belong together.
+
+    ``guarded`` is one in a folder that only this process can enter; then its own mode says nothing.
 
     Raises:
         InputError: there is none, or it is something else.
@@ -63,7 +65,7 @@ def read_keys(path: Path) -> KeyPair:
         lines, mode = [], 0
     if len(lines) != 2 or any(len(line) != _LENGTH for line in lines):
         raise InputError("key-wrong", f"{path} is not a key file", hint=_RESTORE)
-    if mode & 0o077:
+    if mode & 0o077 and not guarded:
         raise IntegrityError("key-exposed", f"others can read the secret key in {path}", hint=f"chmod 600 {path}")
     try:
         derived = zmq.curve_public(lines[1].encode()).decode()

@@ -1,0 +1,73 @@
+"""The packages a node needs, whether they are there, and whether they are new enough for what its bundle asks."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ruvrun import machine
+from ruvrun.bundle import requires
+from ruvrun.doctor.finding import Finding
+from ruvrun.executors import LOADERS
+from ruvrun.executors.forms import package_of
+from ruvrun.placement import Placement
+from ruvrun.session import too_old
+
+PACKAGES = ("ruvrun", "numpy", "pyzmq", "msgspec", "click")
+HEAD_PACKAGES = ("tokenizers", "jinja2", "starlette", "uvicorn")
+OLDEST_PYTHON = (3, 11)
+
+
+def python() -> Iterator[Finding]:
+    """The interpreter."""
+    seen = f"{platform.python_version()} on {platform.machine()}, {machine.cores()} cores"
+    if sys.version_info >= OLDEST_PYTHON:
+        yield Finding("python", "ok", seen)
+    else:
+        yield Finding("python", "fail", f"{seen}; 3.11 or newer is needed", "install python3.11, and name it", 7)
+
+
+def packages(placement: Placement) -> Iterator[Finding]:
+    """Every package that this machine's part imports, with its version."""
+    wanted = _required(placement)
+    backends = sorted({stage.backend for stage in placement.manifest.stage})
+    for package in PACKAGES:
+        yield _package(package, "pip install ruvrun", wanted)
+    if placement.stages:
+        for package in sorted({package_of(backend) for backend in backends if backend in LOADERS}):
+            yield _package(package, f"pip install 'ruvrun[{package}]'", wanted)
+        for backend in backends:
+            if backend not in LOADERS:
+                yield Finding(f"back end {backend}", "fail", "this version does not know it", "update ruvrun", 3)
+    if placement.head:
+        for package in HEAD_PACKAGES:
+            yield _package(package, "pip install 'ruvrun[head]'", wanted)
+
+
+def _required(placement: Placement) -> dict[str, str]:
+    """The least versions that the bundles here ask for, by package."""
+    found: dict[str, str] = {}
+    for directory in placement.bundles.values():
+        for package, version in requires(Path(directory)).items():
+            if too_old(found.get(package, ""), version):
+                found[package] = version
+    return found
+
+
+def _package(name: str, hint: str, wanted: dict[str, str]) -> Finding:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        try:
+            version = str(getattr(importlib.import_module(name), "__version__", "version unknown"))
+        except ImportError:
+            return Finding(f"package {name}", "fail", "not installed", hint, 3)
+    if too_old(version, wanted.get(name, "")):
+        why = "the bundle was built and checked with that one, and an older one may compute something else"
+        seen = f"{version} is older than {wanted[name]}, which the bundle requires"
+        return Finding(f"package {name}", "fail", seen, f"{hint} --upgrade", 3, why)
+    return Finding(f"package {name}", "ok", version)
