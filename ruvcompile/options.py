@@ -16,14 +16,15 @@ from typing import Any
 from ruvcompile.configuration import not_in_this_version, read_configuration, unknown_keys
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.fleet import Fleet, FleetNode, Link, load_fleet, make_fleet
+from ruvrun.executors.backends import KV_TYPES, PRECISIONS
 
 FILE = "ruvcompile.toml"
 KEYS_DIR = "fleet.keys"
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "quant": ("auto", "none", "fp16", "int8", "int4", "int2"),
     "activations": ("int8", "float"),
-    "kv_type": ("f32", "f16", "u8"),
-    "precision": ("f32", "bf16"),
+    "kv_type": tuple(KV_TYPES),
+    "precision": PRECISIONS,
     "backend": ("auto", "onnxruntime", "openvino"),
     "objective": ("throughput", "latency"),
 }

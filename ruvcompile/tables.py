@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ruvcompile.quantities import show_bytes
-from ruvcompile.targets import BACKEND_NAMES
 from ruvrun.bundle import BUNDLES
 from ruvrun.costs import costs_text
+from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.manifest import MANIFEST, NODES
 
 WIDTH = 96
@@ -82,9 +82,9 @@ def _picks(stages: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> It
     for number, stage in enumerate(stages):
         if not (choice := stage.get("backends_ms")):
             continue
-        own = BACKEND_NAMES[stage["backend"]]
+        own = BACK_ENDS[stage["backend"]].title
         others = [
-            f"{ms / choice[stage['backend']]:.2f} times as fast as {BACKEND_NAMES[name]}"
+            f"{ms / choice[stage['backend']]:.2f} times as fast as {BACK_ENDS[name].title}"
             for name, ms in choice.items()
             if name != stage["backend"]
         ]

@@ -55,7 +55,7 @@ def write_peer_model(source: Path, like: StageSpec, directory: Path, *, context:
 
 def write(draft: Draft) -> Written:
     """The lowering: state, and nothing else."""
-    return write_form(draft, Form(_shape, _options, ("f32",), stacked=draft.directory.name == _STACKED))
+    return write_form(draft, Form(_shape, _options, "openvino", stacked=draft.directory.name == _STACKED))
 
 
 def _shape(model: Any, draft: Draft, windows: Sequence[int]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import onnx_ir as ir
 
@@ -17,13 +16,9 @@ from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.program import Piece, Program
 from ruvrun.bundle import File, StageSpec, State
-from ruvrun.manifest import Tensor
+from ruvrun.executors.backends import KV_TYPES
+from ruvrun.manifest import KvType, Tensor
 from ruvrun.profile.sheet import Sheet
-
-KvType = Literal["float32", "float16", "uint8"]
-
-KV_TYPES: dict[str, KvType] = {"f32": "float32", "f16": "float16", "u8": "uint8"}
-"""Types of keys and values: their names here, and in a manifest."""
 
 
 def kv_type_of(spec: StageSpec) -> str:

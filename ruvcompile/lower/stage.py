@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 import ruvrun
 from ruvcompile.errors import InputError, did_you_mean
-from ruvcompile.lower.draft import Draft, KvType, Written
+from ruvcompile.lower.draft import Draft, Written
 from ruvcompile.lower.files import hashed
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
@@ -27,8 +27,8 @@ from ruvcompile.passes.infer import Type
 from ruvcompile.passes.scope import reads
 from ruvcompile.program import Piece, Program
 from ruvrun.bundle import BUNDLE, StageSpec
-from ruvrun.executors.forms import package_of
-from ruvrun.manifest import PROTOCOL, KeyValue, dump_toml
+from ruvrun.executors.backends import package_of
+from ruvrun.manifest import PROTOCOL, KeyValue, KvType, dump_toml
 from ruvrun.profile.sheet import UNITS
 
 LOWERINGS = {

@@ -14,9 +14,9 @@ from ruvcompile.errors import InputError
 from ruvcompile.measure import held
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
-from ruvcompile.targets import BACKEND_NAMES, Target
+from ruvcompile.targets import Target
 from ruvrun.costs import CostTable
-from ruvrun.executors.forms import package_of
+from ruvrun.executors.backends import BACK_ENDS, package_of
 
 
 def given(
@@ -51,7 +51,7 @@ def each_measured(target: Target, run: Callable[..., CostTable], progress: Progr
         except InputError as error:
             if not found:
                 raise
-            progress.note(f"{BACKEND_NAMES[backend]} is no choice for this model: {error.message}")
+            progress.note(f"{BACK_ENDS[backend].title} is no choice for this model: {error.message}")
     return found
 
 
@@ -61,7 +61,7 @@ def installed(target: Target, progress: Progress) -> tuple[str, ...]:
         return target.backends
     there = tuple(each for each in target.backends if importlib.util.find_spec(package_of(each)) is not None)
     if missing := [each for each in target.backends if each not in there]:
-        told = " and ".join(BACKEND_NAMES[each] for each in missing)
+        told = " and ".join(BACK_ENDS[each].title for each in missing)
         extras = ",".join(package_of(each) for each in missing)
         progress.note(f"{told} is not installed here, so it is no choice (pip install 'ruvcompile[{extras}]')")
     return there or target.backends[:1]

@@ -19,9 +19,9 @@ from ruvcompile.passes.pieces import pieces
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Piece, Program
 from ruvcompile.samples.written import write_inputs
-from ruvcompile.targets import BACKEND_NAMES
 from ruvrun.costs import CostTable, merge
 from ruvrun.executors import Array
+from ruvrun.executors.backends import BACK_ENDS
 
 _NAMED = 4
 
@@ -70,7 +70,7 @@ def measure_nodes(
     names = [name for number in lacking for name in units[number].nodes]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     terms.progress.note(
-        f"{BACKEND_NAMES[terms.backend]} cannot run {', '.join(names[:_NAMED])}{more}, which stay off it"
+        f"{BACK_ENDS[terms.backend].title} cannot run {', '.join(names[:_NAMED])}{more}, which stay off it"
     )
     parts = [piece_of(program, units, span) for span in spans]
     return merge([measured(part, inputs_at(program, part, samples)) for part in parts])

@@ -30,7 +30,8 @@ from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.nodes import Member, Scene
 from ruvrun.costs import UnitCost
-from ruvrun.manifest import PACKED, SCALE_BYTES
+from ruvrun.executors.backends import KV_TYPES
+from ruvrun.manifest import PACKED, KeyValue
 
 CHUNK = 256
 """Tokens of a prompt that the engine puts into one step."""
@@ -109,12 +110,14 @@ class Sizes:
     @cached_property
     def _narrower(self) -> float:
         """Bytes of keys and values in the machine's type for each byte that they have in the program's."""
-        decoder, kind = self._facts.program.decoder, self._target.kv_type
-        if decoder is None or kind == "f32":
+        decoder = self._facts.program.decoder
+        if decoder is None:
             return 1.0
-        if kind == "f16":
-            return 0.5
-        return (1 + SCALE_BYTES / decoder.head_size) / 4
+        asked, f32 = (
+            KeyValue(layers=1, heads=1, head_size=decoder.head_size, dtype=KV_TYPES[kind]).bytes_per_token
+            for kind in (self._target.kv_type, "f32")
+        )
+        return asked / f32
 
 
 def _packed(row: UnitCost) -> float:

@@ -20,8 +20,8 @@ from ruvcompile.fleet import LOOPBACK, NETWORK
 from ruvcompile.partition.task import Hop
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.nodes import Member
-from ruvcompile.targets import BACKENDS
 from ruvrun.costs import Overhead, UnitCost
+from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES
 
 TOLD, MEASURED, ASSUMED = "fleet", "measured", "assumed"
@@ -80,7 +80,7 @@ class Prices:
         found, target = [], member.target
         for key in self.facts.keys:
             own = self._units.get((key, target.name, target.backend, member.threads))
-            others = (self._units.get((key, target.name, other, member.threads)) for other in BACKENDS)
+            others = (self._units.get((key, target.name, other, member.threads)) for other in BACK_ENDS)
             rows = own or next(filter(None, others), None)
             assert rows, "measure fills the table before a plan is made"
             found.append(_nearest(rows, beside))

@@ -22,9 +22,10 @@ from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.render import render_node
-from ruvcompile.targets import BACKENDS, load_target
+from ruvcompile.targets import load_target
 from ruvcompile.verify.staged import same_tokens
 from ruvrun.bundle import load_spec
+from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.executors.forms import DEVICE, VARIABLE
 from tests.compiler.test_render import FACTS
 from tests.decoders import tiny_program
@@ -46,7 +47,7 @@ def program(tmp_path_factory) -> Program:
 def test_a_node_is_told_of_its_driver_and_may_open_its_device(name: str) -> None:
     target, (device, driver) = load_target(name), TARGETS[name]
     assert target.kv_types == ("f16", "f32")
-    assert set(target.kv_types) <= set(BACKENDS[target.backend])
+    assert set(target.kv_types) <= BACK_ENDS[target.backend].kinds
     files = {file: content.decode() for file, content in render_node(target, FACTS).items()}
     assert driver in files["README.md"]
     assert "no stage of this project has been on" in files["README.md"]

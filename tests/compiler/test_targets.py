@@ -23,7 +23,7 @@ from ruvcompile.targets import (
     load_target,
     target_names,
 )
-from ruvrun.executors import LOADERS
+from ruvrun.executors.backends import BACK_ENDS
 
 ROOT = Path(__file__).parents[2]
 GIB = 2**30
@@ -51,7 +51,7 @@ def test_the_four_are_there_and_sound() -> None:
 @pytest.mark.parametrize("name", sorted(target_names()))
 def test_what_a_target_says_can_be_done(name: str) -> None:
     target = load_target(name)
-    assert target.backend in LOADERS
+    assert set(target.backends) <= BACK_ENDS.keys()
     assert {"none", "int4"} <= set(target.quants)
     assert target.installed > GIB
     for file in ("install.sh", "uninstall.sh", "ruvrun.service", "ruvrun.env", "README.md"):
@@ -105,6 +105,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     ("before", "after", "says"),
     [
         ('title = "Raspberry Pi 5"', "", "title is missing"),
+        ('kv_types = ["f32"]', 'kv_types = ["f23"]', "unknown key/value type 'f23'"),
         ("backend =", "bakend =", "did you mean 'backends'?"),
         ('backend = "onnxruntime"', 'backends = ["onnxruntime", "opnvino"]', "unknown back end 'opnvino'"),
         ('backend = "onnxruntime"', "backends = []", "backends is empty"),

@@ -12,8 +12,7 @@ from pathlib import Path
 from ruvrun import machine
 from ruvrun.bundle import requires
 from ruvrun.doctor.finding import Finding
-from ruvrun.executors import LOADERS
-from ruvrun.executors.forms import package_of
+from ruvrun.executors.backends import BACK_ENDS, package_of
 from ruvrun.placement import Placement
 from ruvrun.session import too_old
 
@@ -38,10 +37,10 @@ def packages(placement: Placement) -> Iterator[Finding]:
     for package in PACKAGES:
         yield _package(package, "pip install ruvrun", wanted)
     if placement.stages:
-        for package in sorted({package_of(backend) for backend in backends if backend in LOADERS}):
+        for package in sorted({package_of(backend) for backend in backends if backend in BACK_ENDS}):
             yield _package(package, f"pip install 'ruvrun[{package}]'", wanted)
         for backend in backends:
-            if backend not in LOADERS:
+            if backend not in BACK_ENDS:
                 yield Finding(f"back end {backend}", "fail", "this version does not know it", "update ruvrun", 3)
     if placement.head:
         for package in HEAD_PACKAGES:

@@ -9,7 +9,8 @@ from ruvrun import machine
 from ruvrun.bundle import BUNDLE, load_spec, verify_bundle, verify_head
 from ruvrun.doctor.finding import Finding
 from ruvrun.errors import RuvError
-from ruvrun.executors.forms import DEVICES, VARIABLE
+from ruvrun.executors.backends import device_for
+from ruvrun.executors.forms import VARIABLE
 from ruvrun.placement import Placement
 
 
@@ -39,7 +40,7 @@ def devices(placement: Placement) -> Iterator[Finding]:
     for name in placement.stages:
         with contextlib.suppress(RuvError):  # a bundle that cannot be read was told
             specs[name] = load_spec(placement.bundles[name])
-    specs = {name: spec for name, spec in specs.items() if spec.backend in DEVICES}
+    specs = {name: spec for name, spec in specs.items() if device_for(spec.backend)}
     if not specs:
         return
     try:
@@ -54,7 +55,7 @@ def devices(placement: Placement) -> Iterator[Finding]:
             seen = "; ".join([error.message, *error.context])
             yield Finding(f"device of {name}", "fail", seen, error.hint, error.exit_code)
             continue
-        kind = DEVICES[spec.backend]
+        kind = device_for(spec.backend)
         moved = "" if used.name.startswith(kind) else f"; it is for {kind} and here because {VARIABLE} says so"
         yield Finding(f"device of {name}", "ok", f"its stage runs on {used}{moved}")
 

@@ -8,7 +8,7 @@ There are two kinds of stage and so two protocols: a ``DecoderExecutor`` takes p
 all sequences of the step) and keeps state by slot; a ``GraphExecutor`` maps named tensors to named tensors
 and keeps nothing.
 
-Back ends are imported on demand: the dict below is the registry.
+Back ends are imported on demand; which there are, and what holds of each, stands in ``backends``.
 """
 
 from __future__ import annotations
@@ -23,17 +23,10 @@ import msgspec
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
-from ruvrun.executors.forms import package_of
+from ruvrun.executors.backends import BACK_ENDS, package_of
 from ruvrun.frames import Array
 
-LOADERS = {
-    "onnxruntime": "ruvrun.executors.onnxruntime",
-    "openvino": "ruvrun.executors.openvino",
-    "openvino-gpu": "ruvrun.executors.openvino_gpu",
-    "openvino-npu": "ruvrun.executors.openvino_npu",
-    "reference": "ruvrun.executors.reference",
-}
-COPYING = frozenset({"onnxruntime", "openvino", "reference"})
+COPYING = frozenset(name for name, each in BACK_ENDS.items() if each.copies)
 """Back ends whose decoders are each a ``CopyingExecutor``, and compute a prompt alike however it is divided."""
 
 
@@ -116,10 +109,10 @@ def back_end(spec: StageSpec) -> Any:
 
 
 def _module(backend: str) -> Any:
-    if backend not in LOADERS:
-        raise InputError("backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, LOADERS))
+    if backend not in BACK_ENDS:
+        raise InputError("backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, BACK_ENDS))
     try:
-        return importlib.import_module(LOADERS[backend])
+        return importlib.import_module(BACK_ENDS[backend].module)
     except ImportError as error:
         raise InputError(
             "backend-missing",

@@ -12,7 +12,8 @@ import openvino as ov
 
 from ruvrun.bundle import StageSpec
 from ruvrun.errors import FitError, InputError, MachineError, did_you_mean
-from ruvrun.executors.forms import CPU, DEVICE, DEVICES, GPU, NPU, VARIABLE, device_of
+from ruvrun.executors.backends import CPU, GPU, NPU, device_for
+from ruvrun.executors.forms import DEVICE, VARIABLE, device_of
 from ruvrun.executors.opencl import driver_versions
 from ruvrun.session import too_old
 
@@ -82,7 +83,7 @@ def require(core: Any, spec: StageSpec) -> str:
     there = core.available_devices
     kind = device.partition(".")[0]
     if not {device, f"{device}.0", device.removesuffix(".0")} & set(there):
-        moved = f" (as {VARIABLE} says)" if device != DEVICES[spec.backend] else ""
+        moved = f" (as {VARIABLE} says)" if device != device_for(spec.backend) else ""
         raise FitError(
             "device-missing",
             f"this stage runs on {device}{moved}, which OpenVINO does not see here",

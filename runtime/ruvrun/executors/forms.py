@@ -17,10 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ruvrun.bundle import StageSpec
-
-CPU, GPU, NPU = "CPU", "GPU", "NPU"
-DEVICES = {"openvino": CPU, "openvino-gpu": GPU, "openvino-npu": NPU}
-"""What the stages of each back end are for."""
+from ruvrun.executors.backends import CPU, device_for
 
 VARIABLE = "RUVRUN_DEVICE"
 """The environment variable that moves stages for a GPU or an NPU to another device."""
@@ -31,7 +28,7 @@ DEVICE = "DEVICE"
 
 def on_cpu(spec: StageSpec) -> StageSpec:
     """The stage, to be run on the CPU whatever it is for."""
-    if DEVICES.get(spec.backend, CPU) == CPU:
+    if device_for(spec.backend) in ("", CPU):
         return spec
     return msgspec.structs.replace(spec, options={**spec.options, DEVICE: CPU})
 
@@ -48,10 +45,5 @@ def device_of(spec: StageSpec) -> str:
 
 def moved_to(backend: str) -> str:
     """Where stages for a GPU or an NPU are to run here, by the name of their back end; empty for all others."""
-    kind = DEVICES.get(backend, CPU)
-    return "" if kind == CPU else os.environ.get(VARIABLE, "") or kind
-
-
-def package_of(backend: str) -> str:
-    """The package that a back end is in."""
-    return "openvino" if backend in DEVICES else backend
+    kind = device_for(backend)
+    return "" if kind in ("", CPU) else os.environ.get(VARIABLE, "") or kind

@@ -25,11 +25,12 @@ from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array, Value
 from ruvrun.errors import InputError, MachineError, did_you_mean
 from ruvrun.executors.attention import put_back
+from ruvrun.executors.backends import KV_TYPES
 from ruvrun.executors.compiled import compile_graph
 from ruvrun.executors.devices import require
 from ruvrun.executors.intermediate import loading, map_stage
 from ruvrun.executors.kernels import Ran, kernels
-from ruvrun.executors.paged import TYPES, PagedDecoder, is_cache
+from ruvrun.executors.paged import PagedDecoder, is_cache
 from ruvrun.executors.pages import use_huge_pages
 
 OPTIONS = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "KEY_CACHE_QUANT_MODE", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
@@ -123,7 +124,7 @@ def _compile(core: Any, model: Any, spec: StageSpec, settings: Mapping[str, Any]
             raise
     else:
         kept = {port.get_element_type().get_type_name() for port in compiled.inputs if is_cache(port.get_any_name())}
-        if kept <= {told} & TYPES.keys():
+        if kept <= {told} & KV_TYPES.keys():
             return compiled
         why = f"its pools are of {', '.join(sorted(kept))}"
     precision = spec.options.get("INFERENCE_PRECISION_HINT", "")

@@ -37,6 +37,7 @@ from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.executors import Span
 from ruvrun.executors.attention import EMBEDDED, IDS
+from ruvrun.executors.backends import KV_TYPES
 from ruvrun.executors.kernels import Ran, kernels
 from ruvrun.executors.pages import zeroed
 
@@ -47,8 +48,6 @@ LOGITS, ROWS = "logits", "logit_rows"
 _CALLS_KEPT, _MOST_KEPT = 128, 32
 _TRIED = 4
 """Positions at which a row alone is held against one in company: where they differ, most values do."""
-TYPES = {"f32": np.float32, "f16": np.float16, "u8": np.uint8}
-"""Of keys and values, as OpenVINO calls them."""
 
 
 @dataclass
@@ -82,7 +81,7 @@ class PagedDecoder:
         caches = {name: port for name, port in self._ports.items() if is_cache(name)}
         # One block more, for the companion.
         shapes = {name: (slots * self._blocks + 1, *_sizes(port)) for name, port in caches.items()}
-        types = {name: np.dtype(TYPES[port.get_element_type().get_type_name()]) for name, port in caches.items()}
+        types = {name: np.dtype(KV_TYPES[port.get_element_type().get_type_name()]) for name, port in caches.items()}
         lengths = {name: math.prod(shape) * types[name].itemsize for name, shape in shapes.items()}
         space, at = zeroed(sum(lengths.values())), 0
         self._kv: dict[str, Array] = {}
@@ -238,4 +237,4 @@ def _sizes(port: Any) -> list[int]:
     return [size.get_length() for size in list(port.get_partial_shape())[1:]]
 
 
-__all__ = ["BLOCK", "EMBEDDED", "IDS", "LOGITS", "ROWS", "TYPES", "PagedDecoder", "is_cache"]
+__all__ = ["BLOCK", "EMBEDDED", "IDS", "LOGITS", "ROWS", "PagedDecoder", "is_cache"]

@@ -33,13 +33,16 @@ SCALE_BYTES = 8
 """What keys or values of eight bits have with them: a scale and a zero for each token of each head."""
 
 
+KvType = Literal["float32", "float16", "uint8"]
+
+
 class KeyValue(Table, frozen=True):
     """The key/value space one stage needs per token: ``layers * 2 * heads * head_size`` values of ``dtype``."""
 
     layers: int
     heads: int
     head_size: int
-    dtype: Literal["float32", "float16", "uint8"]
+    dtype: KvType
 
     @property
     def bytes_per_token(self) -> int:

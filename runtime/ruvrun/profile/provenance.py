@@ -8,7 +8,8 @@ from importlib import metadata
 
 from ruvrun import machine
 from ruvrun.costs import Provenance
-from ruvrun.executors.forms import moved_to, package_of
+from ruvrun.executors.backends import package_of
+from ruvrun.executors.forms import moved_to
 
 
 def provenance(backend: str, model: str, threads: int) -> Provenance:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from ruvrun.bundle import StageSpec
 from ruvrun.executors import DecoderExecutor, back_end
-from ruvrun.executors.forms import DEVICES
+from ruvrun.executors.backends import device_for
 from ruvrun.executors.pages import use_huge_pages
 from ruvrun.profile.places import Ground
 from ruvrun.profile.trace import Kernel, read_trace
@@ -49,7 +49,7 @@ class Recording:
 
 def counts(spec: StageSpec) -> bool:
     """Whether the back end can keep the time of every kernel at next to no cost, 1 % with OpenVINO."""
-    return spec.backend in DEVICES
+    return bool(device_for(spec.backend))
 
 
 def counted(executor: Any) -> Run:

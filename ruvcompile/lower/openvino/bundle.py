@@ -18,7 +18,7 @@ import openvino as ov
 from openvino._offline_transformations import apply_fused_names_cleanup, apply_moc_transformations
 
 from ruvcompile.errors import InputError, IntegrityError
-from ruvcompile.lower.draft import KV_TYPES, Draft, Written
+from ruvcompile.lower.draft import Draft, Written
 from ruvcompile.lower.edit import Edit, integer
 from ruvcompile.lower.files import by_rows, decoder_groups, graph_groups, hashed, ports, write_model
 from ruvcompile.lower.openvino.names import name_layers
@@ -29,6 +29,7 @@ from ruvcompile.lower.rows import gather_rows
 from ruvcompile.lower.sheet import sheet_of
 from ruvcompile.passes.pieces import unit_of
 from ruvrun.executors.attention import EMBEDDED, make_paged, take_out
+from ruvrun.executors.backends import BACK_ENDS, KV_TYPES
 from ruvrun.executors.devices import release
 from ruvrun.profile.sheet import Sheet
 
@@ -45,7 +46,7 @@ class Form:
             positions a token sees, 0 for all.
         options: the settings that decide what is computed, of a type of keys and values and the ``accuracy_level`` of
             the products.
-        kv_types: types that keys and values may have.
+        backend: the one that it is of, whose types keys and values may have.
         precision: of the numbers of a graph that is no decoder, which has no other options.
         requires: the least versions that a node must have.
         stacked: whether products of one input become one.
@@ -53,7 +54,7 @@ class Form:
 
     shape: Callable[[Any, Draft, Sequence[int]], None]
     options: Callable[[str, int], Mapping[str, str]]
-    kv_types: Sequence[str]
+    backend: str
     precision: str = _PRECISION
     requires: Mapping[str, str] = field(default_factory=dict)
     stacked: bool = True
@@ -66,10 +67,8 @@ def write(draft: Draft) -> Written:
         InputError: the model has something that OpenVINO does not compute.
     """
     precision = draft.program.precision
-    # Its attention with numbers of 16 bits has no other keys and values of ours.
-    kv_types = tuple(KV_TYPES) if precision == "f32" else ("u8",)
     needs = {"openvino": release(ov.__version__)}
-    return write_form(draft, Form(_flat, partial(_options, precision), kv_types, precision, needs))
+    return write_form(draft, Form(_flat, partial(_options, precision), "openvino", precision, needs))
 
 
 def write_form(draft: Draft, form: Form) -> Written:
@@ -78,11 +77,12 @@ def write_form(draft: Draft, form: Form) -> Written:
         return _graph(draft, form)
     if not draft.canonical:
         raise _cannot("is run as it was exported, which needs ONNX Runtime")
-    if draft.kv_type not in form.kv_types:
+    kinds = BACK_ENDS[form.backend].kv_types.get(draft.program.precision, ())
+    if draft.kv_type not in kinds:
         raise InputError(
             "kv-type-unsupported",
             f"OpenVINO has no key/value type {draft.kv_type} in this form, with numbers of {form.precision}",
-            hint=f"it has: {', '.join(form.kv_types)}",
+            hint=f"it has: {', '.join(kinds)}",
         )
     model, piece = draft.model, draft.piece
     windows = _windows(model)

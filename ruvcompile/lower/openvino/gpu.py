@@ -28,7 +28,7 @@ def write(draft: Draft) -> Written:
     Raises:
         InputError: the model has something that OpenVINO does not compute.
     """
-    return write_form(draft, Form(_shape, _options, ("f16", "f32"), requires={"openvino": release(ov.__version__)}))
+    return write_form(draft, Form(_shape, _options, "openvino-gpu", requires={"openvino": release(ov.__version__)}))
 
 
 def _shape(model: Any, draft: Draft, windows: Sequence[int]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset13
 
@@ -24,10 +25,10 @@ from ruvcompile.lower.openvino.bundle import Form, write_form
 from ruvcompile.lower.openvino.masks import masked
 from ruvcompile.lower.openvino.states import without_checks
 from ruvrun.errors import IntegrityError
+from ruvrun.executors.backends import KV_TYPES
 from ruvrun.executors.devices import release
 from ruvrun.executors.static import Sizes, make_static
 
-_TYPES = {"f32": ov.Type.f32, "f16": ov.Type.f16}
 _LINUX = "6.6"
 """The first kernel that OpenVINO's documentation names for inference on an NPU."""
 
@@ -39,13 +40,13 @@ def write(draft: Draft) -> Written:
         InputError: the model has something that OpenVINO does not compute, or that cannot be made static.
     """
     requires = {"openvino": release(ov.__version__), "linux": _LINUX}
-    return write_form(draft, Form(_shape, _options, tuple(_TYPES), precision="f16", requires=requires))
+    return write_form(draft, Form(_shape, _options, "openvino-npu", precision="f16", requires=requires))
 
 
 def _shape(model: Any, draft: Draft, windows: Sequence[int]) -> None:
     masked(model, windows)
     _only_what_is_new(model, draft.past)
-    _typed(model, draft.past, _TYPES[draft.kv_type])
+    _typed(model, draft.past, ov.Type(np.dtype(KV_TYPES[draft.kv_type])))
     without_checks(model)
     model.validate_nodes_and_infer_types()
     for tokens in (2, 3):

@@ -1,0 +1,85 @@
+"""The back ends there are, and what holds of each wherever it is spoken of; none of them is imported here.
+
+A plan asks which types of keys and values a back end has, a lowering writes one of them, an executor keeps it; a node
+asks for the package that a bundle needs, the head whether a prompt that was computed may be copied. Each fact stands
+here once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ruvrun.manifest import KvType
+
+KV_TYPES: Mapping[str, KvType] = {"f32": "float32", "f16": "float16", "u8": "uint8"}
+"""Types of keys and values: their names in options and in OpenVINO, and in a manifest, which are NumPy's."""
+
+CPU, GPU, NPU = "CPU", "GPU", "NPU"
+
+
+@dataclass(frozen=True)
+class BackEnd:
+    """One of them.
+
+    Attributes:
+        title: what people call it.
+        module: its executor.
+        package: what it is installed with, an extra of ``ruvrun``.
+        kv_types: the types that keys and values may have, by the precision of the numbers it computes with.
+        device: OpenVINO's name of what its stages are for; empty for other back ends.
+        copies: whether each of its decoders is a ``CopyingExecutor``, and computes a prompt alike however divided.
+    """
+
+    title: str
+    module: str
+    package: str
+    kv_types: Mapping[str, tuple[str, ...]]
+    device: str = ""
+    copies: bool = False
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """All types that keys and values may have."""
+        return frozenset(kind for kinds in self.kv_types.values() for kind in kinds)
+
+
+BACK_ENDS: Mapping[str, BackEnd] = {
+    "onnxruntime": BackEnd(
+        "ONNX Runtime", "ruvrun.executors.onnxruntime", "onnxruntime", {"f32": ("f32",)}, copies=True
+    ),
+    "openvino": BackEnd(
+        "OpenVINO",
+        "ruvrun.executors.openvino",
+        "openvino",
+        {"f32": ("f32", "f16", "u8"), "bf16": ("u8",)},  # its attention with numbers of 16 bits has no others of ours
+        CPU,
+        copies=True,
+    ),
+    "openvino-gpu": BackEnd(
+        "OpenVINO on a GPU", "ruvrun.executors.openvino_gpu", "openvino", {"f32": ("f16", "f32")}, GPU
+    ),
+    "openvino-npu": BackEnd(
+        "OpenVINO on an NPU", "ruvrun.executors.openvino_npu", "openvino", {"f32": ("f16", "f32")}, NPU
+    ),
+    "reference": BackEnd(
+        "the reference", "ruvrun.executors.reference", "reference", {"f32": ("f32",)}, copies=True
+    ),
+}
+
+
+PRECISIONS = tuple(dict.fromkeys(precision for each in BACK_ENDS.values() for precision in each.kv_types))
+"""Of the numbers that any of them computes with."""
+
+
+def device_for(backend: str) -> str:
+    """OpenVINO's name of what the stages of a back end are for; empty for those that are not OpenVINO's."""
+    return BACK_ENDS[backend].device if backend in BACK_ENDS else ""
+
+
+def package_of(backend: str) -> str:
+    """The package that a back end is in; of an unknown one its name."""
+    return BACK_ENDS[backend].package if backend in BACK_ENDS else backend
+
+
+__all__ = ["BACK_ENDS", "CPU", "GPU", "KV_TYPES", "NPU", "PRECISIONS", "BackEnd", "device_for", "package_of"]
