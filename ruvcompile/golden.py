@@ -21,7 +21,7 @@ from ruvcompile.whole import seed_chance
 from ruvrun.bundle import BUNDLE, Golden, StageSpec
 from ruvrun.elements import STRING, Value, element_of, is_float, values_of
 from ruvrun.executors import Array, load_graph
-from ruvrun.executors.forms import on_cpu
+from ruvrun.executors.openvino.forms import on_cpu
 from ruvrun.manifest import dump_toml
 from ruvrun.npz import write_npz
 

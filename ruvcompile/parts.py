@@ -21,7 +21,7 @@ from ruvcompile.passes.units import Unit
 from ruvcompile.program import Piece, Program
 from ruvrun.bundle import StageSpec
 from ruvrun.executors import Array, Span, load_decoder
-from ruvrun.executors.forms import on_cpu
+from ruvrun.executors.openvino.forms import on_cpu
 
 PART_BYTES = 384 << 20
 """Weights of a stage up to which it is run as it stands; loading takes up to twice as much."""

@@ -12,7 +12,7 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvcompile.program import Program
 from ruvrun.executors import DecoderExecutor, Span, load_decoder
-from ruvrun.executors.forms import on_cpu
+from ruvrun.executors.openvino.forms import on_cpu
 from tests.decoders import Stage
 
 CONTEXT, SLOTS = 80, 4

@@ -24,7 +24,7 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvcompile.passes.quantise import quantise
 from ruvrun.bundle import StageSpec
-from ruvrun.executors.intermediate import map_stage
+from ruvrun.executors.openvino.intermediate import map_stage
 
 BLOCK = 32
 _STACKED = "stacked"

@@ -22,7 +22,7 @@ from ruvcompile.measure.terms import Terms
 from ruvrun.costs import CostTable, load_costs
 from ruvrun.errors import how_it_ended, parse_error
 from ruvrun.executors.backends import CPU
-from ruvrun.executors.forms import VARIABLE
+from ruvrun.executors.openvino.forms import VARIABLE
 
 _STEP = re.compile(r"[a-z]+ \d+/\d+")
 _LAST_WORDS = 12

@@ -21,7 +21,7 @@ from ruvcompile.verify.tensors import tensors_agree
 from ruvcompile.whole import run_whole
 from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
 from ruvrun.elements import Value
-from ruvrun.executors.forms import all_on_cpu
+from ruvrun.executors.openvino.forms import all_on_cpu
 from ruvrun.manifest import Manifest, load_manifest
 from ruvrun.manifest import Program as ProgramEntry
 from ruvrun.npz import read_npz

@@ -16,7 +16,7 @@ import numpy as np
 
 from ruvcompile.parts import Stage
 from ruvrun.executors import Array, Span, load_decoder
-from ruvrun.executors.forms import on_cpu
+from ruvrun.executors.openvino.forms import on_cpu
 
 WINDOW = 1024
 CHUNK = 64

@@ -21,7 +21,7 @@ from ruvcompile.program import Program
 from ruvcompile.verify.forced import Reading, forced_logits
 from ruvcompile.verify.loss import sample_tokens
 from ruvcompile.verify.uncut import uncut
-from ruvrun.executors.forms import all_on_cpu
+from ruvrun.executors.openvino.forms import all_on_cpu
 from ruvrun.pipeline import Request, Sampling, join_local
 
 # Start and length in the sample text; one of a single token, which is computed in its own mode.

@@ -26,7 +26,7 @@ from ruvcompile.targets import load_target
 from ruvcompile.verify.staged import same_tokens
 from ruvrun.bundle import load_spec
 from ruvrun.executors.backends import BACK_ENDS
-from ruvrun.executors.forms import DEVICE, VARIABLE
+from ruvrun.executors.openvino.forms import DEVICE, VARIABLE
 from tests.compiler.test_render import FACTS
 from tests.decoders import tiny_program
 

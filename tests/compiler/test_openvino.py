@@ -19,8 +19,8 @@ from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvrun.executors import Span, load_decoder
-from ruvrun.executors.openvino import OPTIONS
-from ruvrun.executors.paged import PagedDecoder
+from ruvrun.executors.openvino.cpu import OPTIONS
+from ruvrun.executors.openvino.cpu.paged import PagedDecoder
 from ruvrun.profile.sheet import load_sheet
 from tests.decoders import family_program, tiny_program
 from tests.logits import CONTEXT, answer, opened, step, written
@@ -96,7 +96,7 @@ def test_arrays_are_kept_for_small_steps_and_not_for_ever(program, folder, store
     assert isinstance(decoder, PagedDecoder)
     answer(decoders, [40], 1)
     assert max(tokens for _, tokens, _ in decoder._calls) <= 2
-    monkeypatch.setattr("ruvrun.executors.paged._CALLS_KEPT", 2)
+    monkeypatch.setattr("ruvrun.executors.openvino.cpu.paged._CALLS_KEPT", 2)
     first = [answer(decoders, [size], 1)[-1] for size in (5, 6, 7, 8)]
     assert len(decoder._calls) <= 3
     assert all(
@@ -209,7 +209,7 @@ def test_what_openvino_does_not_compute_is_named(tmp_path) -> None:
 
 
 def test_a_layer_that_does_not_become_paged_is_told(program, folder, store, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("ruvrun.executors.attention.OPERATION", "another")
+    monkeypatch.setattr("ruvrun.executors.openvino.cpu.attention.OPERATION", "another")
     with pytest.raises(InputError, match="does not make paged") as error:
         written(program, (), tmp_path, store)
     assert "0 of 2 layers" in error.value.context[0]

@@ -14,8 +14,9 @@ from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvrun.bundle import NODE
-from ruvrun.executors.compiled import BLOB, MADE, Made, compile_graph
-from ruvrun.executors.openvino import OpenVinoGraph, load_graph
+from ruvrun.executors.openvino.compiled import BLOB, MADE, Made, compile_graph
+from ruvrun.executors.openvino.cpu import load_graph
+from ruvrun.executors.openvino.graph import OpenVinoGraph
 from ruvrun.pipeline.loading import load_worker
 from ruvrun.toml import dump_toml, read_toml
 from tests.decoders import Stage

@@ -17,11 +17,13 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.program import Program
 from ruvrun.bundle import StageSpec
-from ruvrun.executors import Span, devices, load_decoder, load_graph, openvino_npu
-from ruvrun.executors.forms import VARIABLE, device_of, on_cpu
-from ruvrun.executors.openvino_gpu import Lane, LaneDecoder
-from ruvrun.executors.openvino_npu import PackedDecoder
-from ruvrun.executors.shaped import ShapedGraph
+from ruvrun.executors import Span, load_decoder, load_graph
+from ruvrun.executors.openvino import devices
+from ruvrun.executors.openvino.forms import VARIABLE, device_of, on_cpu
+from ruvrun.executors.openvino.gpu.lanes import Lane, LaneDecoder
+from ruvrun.executors.openvino.npu import packed
+from ruvrun.executors.openvino.npu.packed import PackedDecoder
+from ruvrun.executors.openvino.npu.shaped import ShapedGraph
 from ruvrun.pipeline import LocalPipeline, Worker
 from ruvrun.profile.sheet import load_sheet
 from tests.decoders import ask, family_program
@@ -35,7 +37,7 @@ SIZES = [40, *[1] * 20]
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openvino_npu, "CHUNK", PIECE)
+    monkeypatch.setattr(packed, "CHUNK", PIECE)
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +279,7 @@ def test_any_other_graph_runs_there_too(tmp_path, backend, monkeypatch) -> None:
         spec = write_stage(program, piece, tmp_path / name, WeightStore(tmp_path / "w"), backend=name, target="host")
         graphs.append(load_graph(tmp_path / name, on_cpu(spec), threads=1))
     assert spec.options["INFERENCE_PRECISION_HINT"] == {"openvino-gpu": "f32", "openvino-npu": "f16"}[backend]
-    monkeypatch.setattr("ruvrun.executors.shaped.SHAPES", 2)
+    monkeypatch.setattr("ruvrun.executors.openvino.npu.shaped.SHAPES", 2)
     for count in (2, 3, 2, 4, 5, 2):
         x = random.standard_normal((count, 3, 8, 8)).astype(np.float32)
         one, other = (graph.run({"x": x})["y"] for graph in graphs)

@@ -103,7 +103,7 @@ def test_a_bundle_where_openvino_is_not_installed(stage, monkeypatch) -> None:
 def test_nothing_is_measured_where_openvino_is_not_installed(stage, monkeypatch) -> None:
     """Told before anything asks for the version of what is not there."""
     monkeypatch.setattr("ruvrun.profile.table.provenance", lambda *_: pytest.fail("asked for versions"))
-    monkeypatch.delitem(sys.modules, "ruvrun.executors.openvino", raising=False)
+    monkeypatch.delitem(sys.modules, "ruvrun.executors.openvino.cpu", raising=False)
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(InputError, match="not installed here"):
         profile([Segment(*stage, network=False)], Conditions())

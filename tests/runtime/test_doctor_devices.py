@@ -10,8 +10,8 @@ import pytest
 
 from ruvrun.bundle import BUNDLE, load_spec
 from ruvrun.doctor import Finding, examine
-from ruvrun.executors import devices
-from ruvrun.executors.forms import VARIABLE
+from ruvrun.executors.openvino import devices
+from ruvrun.executors.openvino.forms import VARIABLE
 from ruvrun.manifest import dump_toml, identify, load_manifest
 from ruvrun.placement import read_nodes
 from tests.runtime.builds import write, write_build

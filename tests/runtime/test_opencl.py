@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ruvrun.executors import opencl
+from ruvrun.executors.openvino import opencl
 
 DEVICES = {17: {1: ("Intel(R) Arc(TM) Graphics", "24.35.30872.31")}, 18: {2: ("cpu", "3.0"), 3: ("odd", "")}}
 

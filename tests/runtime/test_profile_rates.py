@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from ruvrun.errors import InputError
-from ruvrun.executors.openvino import load_graph as openvino_graph
+from ruvrun.executors.openvino.cpu import load_graph as openvino_graph
 from ruvrun.executors.sessions import open_session
 from ruvrun.profile import rates
 from ruvrun.profile.onnx_bytes import FLOAT, Node, Weight, model_bytes

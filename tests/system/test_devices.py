@@ -19,7 +19,7 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
-from ruvrun.executors.forms import VARIABLE, all_on_cpu
+from ruvrun.executors.openvino.forms import VARIABLE, all_on_cpu
 from ruvrun.manifest import load_manifest
 from ruvrun.pipeline import join_local
 from tests.decoders import Stage, ask

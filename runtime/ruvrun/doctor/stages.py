@@ -10,7 +10,7 @@ from ruvrun.bundle import BUNDLE, load_spec, verify_bundle, verify_head
 from ruvrun.doctor.finding import Finding
 from ruvrun.errors import RuvError
 from ruvrun.executors.backends import device_for
-from ruvrun.executors.forms import VARIABLE
+from ruvrun.executors.openvino.forms import VARIABLE
 from ruvrun.placement import Placement
 
 
@@ -44,7 +44,7 @@ def devices(placement: Placement) -> Iterator[Finding]:
     if not specs:
         return
     try:
-        from ruvrun.executors import devices
+        from ruvrun.executors.openvino import devices
     except ImportError:
         return  # that OpenVINO is missing was told
     yield Finding("OpenVINO devices", "ok", ", ".join(map(str, devices.devices())))

@@ -50,17 +50,17 @@ BACK_ENDS: Mapping[str, BackEnd] = {
     ),
     "openvino": BackEnd(
         "OpenVINO",
-        "ruvrun.executors.openvino",
+        "ruvrun.executors.openvino.cpu",
         "openvino",
         {"f32": ("f32", "f16", "u8"), "bf16": ("u8",)},  # its attention with numbers of 16 bits has no others of ours
         CPU,
         copies=True,
     ),
     "openvino-gpu": BackEnd(
-        "OpenVINO on a GPU", "ruvrun.executors.openvino_gpu", "openvino", {"f32": ("f16", "f32")}, GPU
+        "OpenVINO on a GPU", "ruvrun.executors.openvino.gpu", "openvino", {"f32": ("f16", "f32")}, GPU
     ),
     "openvino-npu": BackEnd(
-        "OpenVINO on an NPU", "ruvrun.executors.openvino_npu", "openvino", {"f32": ("f16", "f32")}, NPU
+        "OpenVINO on an NPU", "ruvrun.executors.openvino.npu", "openvino", {"f32": ("f16", "f32")}, NPU
     ),
     "reference": BackEnd(
         "the reference", "ruvrun.executors.reference", "reference", {"f32": ("f32",)}, copies=True

@@ -9,7 +9,7 @@ from importlib import metadata
 from ruvrun import machine
 from ruvrun.costs import Provenance
 from ruvrun.executors.backends import package_of
-from ruvrun.executors.forms import moved_to
+from ruvrun.executors.openvino.forms import moved_to
 
 
 def provenance(backend: str, model: str, threads: int) -> Provenance:

@@ -13,7 +13,7 @@ into the shape that its paged attention is made of, and to do at once what every
 5. Key/value heads that several query heads share are repeated by a ``Broadcast``.
 6. It is made paged, and what that gives is counted: a layer that was not recognised would silently keep a state of its
    own and compute something else. The paged operators, which no file can hold, are taken out again; the executor puts
-   them back (``ruvrun.executors.attention``).
+   them back (``ruvrun.executors.openvino.cpu.attention``).
 7. What OpenVINO works out of any graph before it looks at a machine is worked out here, and equal shapes and axes
    become one: of the 7,000 nodes of a decoder of 30 layers a good third is left, and compiling takes two thirds of the
    time.

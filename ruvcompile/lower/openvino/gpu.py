@@ -19,7 +19,7 @@ from ruvcompile.lower.draft import Draft, Written
 from ruvcompile.lower.openvino.bundle import Form, write_form
 from ruvcompile.lower.openvino.masks import masked
 from ruvcompile.lower.openvino.states import make_stateful
-from ruvrun.executors.devices import release
+from ruvrun.executors.openvino.devices import release
 
 
 def write(draft: Draft) -> Written:

@@ -1,4 +1,6 @@
-"""Attention that is told by inputs what it sees (``ruvrun.executors.masks``), in a graph as OpenVINO's reader made it.
+"""Attention that is told by inputs what it sees, in a graph as OpenVINO's reader made it.
+
+What the inputs are is the executor's to say (``ruvrun.executors.openvino.masks``).
 
 The reader draws the mask of a causal layer, and that of a window, from the lengths of queries and keys. That is right
 only while every key is of use and stands at the place of its position.
@@ -13,7 +15,7 @@ import numpy as np
 from openvino import opset13
 
 from ruvrun.errors import IntegrityError
-from ruvrun.executors.masks import MASK
+from ruvrun.executors.openvino.masks import MASK
 
 ATTENTION = "ScaledDotProductAttention"
 _MASK = 3

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from xml.etree import ElementTree
 
 from ruvcompile.passes.pieces import unit_of
-from ruvrun.executors.attention import layer_of
+from ruvrun.executors.openvino.cpu.attention import layer_of
 
 _FIXED = ("Parameter", "Result")
 
@@ -26,7 +26,8 @@ def name_layers(
         values: the nodes of the stage in canonical form, by the values they make. A layer is mostly called after its
             node, and where it is not, what it makes is called as it was.
         weights: its initializers.
-        attention: the nodes of its layers of attention, where that was taken out (``ruvrun.executors.attention``).
+        attention: the nodes of its layers of attention, where that was taken out
+            (``ruvrun.executors.openvino.cpu.attention``).
 
     Returns:
         The unit of each layer, by its id.

@@ -26,8 +26,8 @@ from ruvcompile.lower.openvino.masks import masked
 from ruvcompile.lower.openvino.states import without_checks
 from ruvrun.errors import IntegrityError
 from ruvrun.executors.backends import KV_TYPES
-from ruvrun.executors.devices import release
-from ruvrun.executors.static import Sizes, make_static
+from ruvrun.executors.openvino.devices import release
+from ruvrun.executors.openvino.npu.static import Sizes, make_static
 
 _LINUX = "6.6"
 """The first kernel that OpenVINO's documentation names for inference on an NPU."""

@@ -3,8 +3,8 @@
 OpenVINO writes all constants one behind the other into one file, and the graph says where in it each begins. That file
 would be another one after every move of a cut. So it is divided: the constants of a part of the model are a file that
 does not depend on anything else, and the graph tells offsets in what the executor puts together of them
-(``ruvrun.executors.intermediate``): the files in the order of ``bundle.toml``, each from the next multiple of ``PAGE``
-on.
+(``ruvrun.executors.openvino.intermediate``): the files in the order of ``bundle.toml``, each from the next multiple of
+``PAGE`` on.
 
 Small ones, shapes and axes for the most part, are a file of the stage.
 """
@@ -23,7 +23,7 @@ from openvino import opset13
 from ruvcompile.lower.files import ROTARY
 from ruvcompile.lower.weights import ALIGNMENT, INLINE_BYTES, WeightStore
 from ruvcompile.passes.pieces import unit_of
-from ruvrun.executors.intermediate import PAGE
+from ruvrun.executors.openvino.intermediate import PAGE
 
 Bytes = npt.NDArray[np.uint8]
 _REST = ""

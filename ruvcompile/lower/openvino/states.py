@@ -14,7 +14,8 @@ import numpy as np
 from openvino import op, opset13
 
 from ruvcompile.lower.draft import Draft
-from ruvrun.executors.attention import BEAMS, EMBEDDED, IDS, batch_of, past_state
+from ruvrun.executors.openvino.cpu.attention import batch_of, past_state
+from ruvrun.executors.openvino.ports import BEAMS, EMBEDDED, IDS
 
 
 def make_stateful(model: Any, draft: Draft) -> None:

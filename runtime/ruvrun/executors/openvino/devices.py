@@ -13,8 +13,8 @@ import openvino as ov
 from ruvrun.bundle import StageSpec
 from ruvrun.errors import FitError, InputError, MachineError, did_you_mean
 from ruvrun.executors.backends import CPU, GPU, NPU, device_for
-from ruvrun.executors.forms import DEVICE, VARIABLE, device_of
-from ruvrun.executors.opencl import driver_versions
+from ruvrun.executors.openvino.forms import DEVICE, VARIABLE, device_of
+from ruvrun.executors.openvino.opencl import driver_versions
 from ruvrun.session import too_old
 
 _PRECISION, _GROUPS = "INFERENCE_PRECISION_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE"

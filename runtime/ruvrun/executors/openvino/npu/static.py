@@ -10,8 +10,8 @@ import numpy as np
 import openvino as ov
 
 from ruvrun.elements import Array
-from ruvrun.executors.masks import HIDDEN, MASK, window_masks
-from ruvrun.executors.paged import ROWS
+from ruvrun.executors.openvino.masks import HIDDEN, MASK, window_masks
+from ruvrun.executors.openvino.ports import ROWS
 
 PAST, PRESENT = "past_", "present_"
 

@@ -24,11 +24,10 @@ from openvino import op, opset13
 from openvino._offline_transformations import paged_attention_transformation
 
 from ruvrun.errors import IntegrityError
+from ruvrun.executors.openvino.ports import BEAMS, EMBEDDED, IDS, POSITIONS
 from ruvrun.manifest import KeyValue
 
 OPERATION = "PagedAttentionExtension"
-BEAMS = "beam_idx"
-IDS, EMBEDDED = "input_ids", "inputs_embeds"
 
 _KEYS, _VALUES, _WINDOW = 3, 4, 10
 """Which inputs are the cache of keys, that of values, and how many positions a token sees."""
@@ -152,7 +151,7 @@ def _one_layer(kv: KeyValue) -> Any:
     """Paged attention over keys and values like ``kv`` of one layer, and nothing else."""
     width = kv.heads * kv.head_size
     source = _input(EMBEDDED, [-1, -1, width], ov.Type.f32)
-    positions, beams = _input("position_ids", [-1, -1], ov.Type.i64), _input(BEAMS, [-1], ov.Type.i32)
+    positions, beams = _input(POSITIONS, [-1, -1], ov.Type.i64), _input(BEAMS, [-1], ov.Type.i32)
     by_head = opset13.reshape(source, np.array([0, 0, kv.heads, kv.head_size]), special_zero=True)
     operand = opset13.transpose(by_head, np.array([0, 2, 1, 3]))
     seen, sinks = [], []

@@ -1,4 +1,4 @@
-"""The executor for NPUs: two static graphs without state, and keys and values that are kept here.
+"""A decoder stage for an NPU: two static graphs without state, and keys and values that are kept here.
 
 An NPU's compiler wants to know every size, and it has no batches. So of a stage (see
 ``ruvcompile/lower/openvino/npu.py``) two graphs are made when it is loaded, over the same weights:
@@ -12,8 +12,6 @@ kept, position *p* of slot *n* at place ``n x context + p``; what a call gives b
 are put there afterwards. A mask (``masks``) tells each token which places are its own sequence's, and which of the
 tokens beside it. So a rewind is a smaller position and never a copy.
 
-Any other graph is made static, too, where its shapes are open: one for every shape of its inputs (``shaped.py``).
-
 Nothing slides: a slot has as many places as the context has positions. Where that is used up a sequence is at its end,
 and the head ends its answer with ``length``.
 
@@ -25,27 +23,18 @@ from the beginning (this is no ``CopyingExecutor``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.executors import Span
-from ruvrun.executors.attention import EMBEDDED, IDS
-from ruvrun.executors.devices import compile_stage, require, settings
-from ruvrun.executors.intermediate import loading, map_stage
-from ruvrun.executors.kernels import Ran, kernels
-from ruvrun.executors.masks import HIDDEN, fill_mask
-from ruvrun.executors.openvino_gpu import POSITIONS
-from ruvrun.executors.paged import LOGITS, ROWS
-from ruvrun.executors.pages import zeroed
-from ruvrun.executors.shaped import load_graph
-from ruvrun.executors.static import PAST, PRESENT, Sizes, StaticGraph, make_static
+from ruvrun.executors.openvino.kernels import Ran, kernels
+from ruvrun.executors.openvino.masks import HIDDEN, fill_mask
+from ruvrun.executors.openvino.npu.static import PAST, PRESENT, Sizes, StaticGraph
+from ruvrun.executors.openvino.ports import EMBEDDED, IDS, LOGITS, POSITIONS, ROWS
 
 CHUNK = 128
 """Tokens of a piece of a prompt; what the head sends at once, 256, is a multiple."""
@@ -192,35 +181,6 @@ class PackedDecoder:
             kept[:, :, place : place + count] = made[name.replace(PAST, PRESENT, 1)][:, :, row : row + count]
 
 
-def load_decoder(directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int) -> PackedDecoder:
-    """Load a decoder stage, and run both of its graphs once."""
-    decoder = open_decoder(directory, spec, context=context, slots=slots, threads=threads)
-    decoder.settle()
-    return decoder
-
-
-def open_decoder(
-    directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int, profile: bool = False
-) -> PackedDecoder:
-    """Load a decoder stage, cold; with ``profile`` it keeps the time of every kernel (``PackedDecoder.kernels``)."""
-    core = ov.Core()
-    device = require(core, spec)
-    with loading(spec):
-        model, constants = map_stage(core, directory, spec)
-    told = settings(device, spec, threads, profile=profile)
-
-    def compiled(sizes: Sizes) -> Any:
-        return compile_stage(core, make_static(model, sizes), device, spec, told)
-
-    kept = {}
-    for port in model.inputs:
-        if (name := port.get_any_name()).startswith(PAST):
-            shape = Sizes(tokens=1, positions=slots * context, rows=1).of(name, port.get_partial_shape())
-            dtype = np.dtype(port.get_element_type().to_dtype())
-            kept[name] = zeroed(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-    return PackedDecoder(compiled, spec, kept, context=context, slots=slots, constants=constants)
-
-
 def _placed(spans: Sequence[Span]) -> Iterator[tuple[Span, int, int]]:
     """The spans of one token, with the places of their tokens and rows in the step."""
     at = row = 0
@@ -239,4 +199,4 @@ def _pieces(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-__all__ = ["CHUNK", "PackedDecoder", "load_decoder", "load_graph", "open_decoder"]
+__all__ = ["CHUNK", "PackedDecoder"]

@@ -10,10 +10,10 @@ import openvino as ov
 
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
-from ruvrun.executors.devices import compile_stage, require, settings
-from ruvrun.executors.intermediate import loading
-from ruvrun.executors.kernels import Ran
-from ruvrun.executors.openvino import OpenVinoGraph, refused
+from ruvrun.executors.openvino.devices import compile_stage, require, settings
+from ruvrun.executors.openvino.graph import OpenVinoGraph, refused
+from ruvrun.executors.openvino.intermediate import loading
+from ruvrun.executors.openvino.kernels import Ran
 
 SHAPES = 8
 """Shapes of inputs for which a graph is kept."""

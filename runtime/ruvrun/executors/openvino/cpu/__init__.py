@@ -1,4 +1,4 @@
-"""The OpenVINO executor: one call for all sequences of a step, whatever they want of it.
+"""The executor for CPUs: one call for all sequences of a step, whatever they want of it.
 
 **Decoders.** The stage's graph gets its paged attention when it is loaded (``attention.py``): keys and values lie in
 blocks of 32 positions, and small arrays say which tokens of the flat axis are whose, how far each sequence is, and
@@ -14,77 +14,25 @@ the stage's ``options``; nothing is left to a machine's default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openvino as ov
 
 from ruvrun.bundle import StageSpec
-from ruvrun.elements import Array, Value
 from ruvrun.errors import InputError, MachineError, did_you_mean
-from ruvrun.executors.attention import put_back
-from ruvrun.executors.backends import KV_TYPES
-from ruvrun.executors.compiled import compile_graph
-from ruvrun.executors.devices import require
-from ruvrun.executors.intermediate import loading, map_stage
-from ruvrun.executors.kernels import Ran, kernels
-from ruvrun.executors.paged import PagedDecoder, is_cache
+from ruvrun.executors.backends import CPU, KV_TYPES
+from ruvrun.executors.openvino.compiled import compile_graph
+from ruvrun.executors.openvino.cpu.attention import put_back
+from ruvrun.executors.openvino.cpu.paged import PagedDecoder, is_cache
+from ruvrun.executors.openvino.devices import require
+from ruvrun.executors.openvino.graph import OpenVinoGraph
+from ruvrun.executors.openvino.intermediate import loading, map_stage
 from ruvrun.executors.pages import use_huge_pages
 
 OPTIONS = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "KEY_CACHE_QUANT_MODE", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
 """The settings that a bundle may bring; the others are the machine's own matter and here."""
-
-DEVICE = "CPU"
-
-
-class OpenVinoGraph:
-    """A stage of a graph without state of its own; a ``GraphExecutor``.
-
-    Args:
-        compiled: the graph.
-        constants: what it was read from; kept as long as the stage.
-        notes: sentences for whoever watches.
-    """
-
-    def __init__(self, compiled: Any, constants: Array | None = None, notes: Sequence[str] = ()) -> None:
-        self.notes = tuple(notes)
-        self._constants = constants
-        self._request = compiled.create_infer_request()
-        self._inputs = {port.get_any_name(): port for port in compiled.inputs}
-        self._outputs = [port.get_any_name() for port in compiled.outputs]
-
-    def run(self, tensors: Mapping[str, Value]) -> dict[str, Value]:
-        """Run the stage once."""
-        given = {name: tensors[name] for name in self._inputs}
-        for name, port in self._inputs.items():
-            _check(name, port, given[name])
-        try:
-            found = self._request.infer(given)
-        except RuntimeError as error:
-            raise refused(str(error)) from None
-        return {name: found[name] for name in self._outputs}
-
-    def kernels(self) -> list[Ran]:
-        """What ran in the last run, where the stage was opened to tell."""
-        return kernels(self._request)
-
-
-def _check(name: str, port: Any, value: Value) -> None:
-    """OpenVINO itself casts what is of another type, and computes something of what is of another shape."""
-    dtype, shape = port.get_element_type().to_dtype(), port.get_partial_shape()
-    if not isinstance(value, np.ndarray) or value.dtype != dtype:
-        raise refused(f"{name} is no array of {dtype}")
-    if not shape.compatible(ov.PartialShape(list(value.shape))):
-        raise refused(f"{name} has the shape {list(value.shape)}; the graph takes {shape}")
-
-
-def refused(why: str) -> InputError:
-    """What a person is told where a graph does not take its inputs."""
-    return InputError(
-        "graph-run-failed", "the graph refused these inputs", context=[why], hint="compare names, types and shapes"
-    )
 
 
 def load_decoder(directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int) -> PagedDecoder:
@@ -117,7 +65,7 @@ def _compile(core: Any, model: Any, spec: StageSpec, settings: Mapping[str, Any]
     """
     told, why = spec.options.get("KV_CACHE_PRECISION", ""), ""
     try:
-        compiled = core.compile_model(model, DEVICE, settings)
+        compiled = core.compile_model(model, CPU, settings)
     except RuntimeError as error:
         why = str(error)
         if not any(word in why for word in ("KV_CACHE_PRECISION", "kvcache")):
@@ -141,7 +89,7 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool 
     core, settings = ov.Core(), _settings(spec, threads, profile=profile)
     require(core, spec)
     with loading(spec):
-        made = compile_graph(core, directory, spec, DEVICE, settings, lambda: core.read_model(directory / spec.model))
+        made = compile_graph(core, directory, spec, CPU, settings, lambda: core.read_model(directory / spec.model))
         return OpenVinoGraph(made.model, made.constants, [made.ignored] if made.ignored else [])
 
 
@@ -158,12 +106,4 @@ def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[s
     }
 
 
-__all__ = [
-    "DEVICE",
-    "OPTIONS",
-    "OpenVinoGraph",
-    "load_decoder",
-    "load_graph",
-    "open_decoder",
-    "refused",
-]
+__all__ = ["OPTIONS", "load_decoder", "load_graph", "open_decoder"]

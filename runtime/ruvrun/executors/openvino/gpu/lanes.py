@@ -1,4 +1,4 @@
-"""The executor for GPUs: keys and values in variables, and a mask that takes out what does not count.
+"""A decoder stage for a GPU: keys and values in variables, and a mask that takes out what does not count.
 
 A stage (see ``ruvcompile/lower/openvino/gpu.py``) keeps keys and values itself: every call adds those of its tokens
 behind what is there. What is there is a *lane*, and a sequence has one: it stands at *physical* places in the order of
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,15 +32,9 @@ from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.errors import IntegrityError
 from ruvrun.executors import Span
-from ruvrun.executors.attention import BEAMS, EMBEDDED, IDS
-from ruvrun.executors.devices import compile_stage, require, settings
-from ruvrun.executors.intermediate import loading, map_stage
-from ruvrun.executors.kernels import Ran, kernels
-from ruvrun.executors.masks import NOTHING, fill_mask, window_masks
-from ruvrun.executors.openvino import OpenVinoGraph
-from ruvrun.executors.paged import LOGITS, ROWS
-
-POSITIONS = "position_ids"
+from ruvrun.executors.openvino.kernels import Ran, kernels
+from ruvrun.executors.openvino.masks import NOTHING, fill_mask, window_masks
+from ruvrun.executors.openvino.ports import BEAMS, EMBEDDED, IDS, LOGITS, POSITIONS, ROWS
 
 
 @dataclass
@@ -185,32 +178,3 @@ class LaneDecoder:
             else:
                 found[tensor.name] = array.reshape(span.count, *tensor.shape[1:])
         return found
-
-
-def load_decoder(directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int) -> LaneDecoder:
-    """Load a decoder stage, and run it once: kernels are made in the first call."""
-    decoder = open_decoder(directory, spec, context=context, slots=slots, threads=threads)
-    decoder.settle()
-    return decoder
-
-
-def open_decoder(
-    directory: Path, spec: StageSpec, *, context: int, slots: int, threads: int, profile: bool = False
-) -> LaneDecoder:
-    """Load a decoder stage, cold; with ``profile`` it keeps the time of every kernel (``LaneDecoder.kernels``)."""
-    core = ov.Core()
-    device = require(core, spec)
-    with loading(spec):
-        model, constants = map_stage(core, directory, spec)
-    compiled = compile_stage(core, model, device, spec, settings(device, spec, threads, profile=profile))
-    return LaneDecoder(compiled, spec, context=context, slots=slots, constants=constants)
-
-
-def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool = False) -> OpenVinoGraph:
-    """Load a stage of a graph; ``profile`` as in ``open_decoder``."""
-    core = ov.Core()
-    device = require(core, spec)
-    with loading(spec):
-        model = core.read_model(directory / spec.model)
-    told = settings(device, spec, threads, profile=profile)
-    return OpenVinoGraph(compile_stage(core, model, device, spec, told))

@@ -36,15 +36,14 @@ import openvino as ov
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.executors import Span
-from ruvrun.executors.attention import EMBEDDED, IDS
 from ruvrun.executors.backends import KV_TYPES
-from ruvrun.executors.kernels import Ran, kernels
+from ruvrun.executors.openvino.kernels import Ran, kernels
+from ruvrun.executors.openvino.ports import EMBEDDED, IDS, LOGITS, POSITIONS, ROWS
 from ruvrun.executors.pages import zeroed
 
 BLOCK = 32
 """Positions of a block on a CPU."""
 
-LOGITS, ROWS = "logits", "logit_rows"
 _CALLS_KEPT, _MOST_KEPT = 128, 32
 _TRIED = 4
 """Positions at which a row alone is held against one in company: where they differ, most values do."""
@@ -179,7 +178,7 @@ class PagedDecoder:
         arrays = call.arrays
         slots = [span.slot for span in spans]
         if "past_lens" in arrays:
-            past, positions, begins = arrays["past_lens"], arrays["position_ids"], arrays["subsequence_begins"]
+            past, positions, begins = arrays["past_lens"], arrays[POSITIONS], arrays["subsequence_begins"]
             at = longest = 0
             for number, span in enumerate(spans):
                 past[number] = span.position
@@ -215,7 +214,7 @@ class PagedDecoder:
         front = [1] * (port.get_partial_shape().rank.get_length() - 1 - len(inner))
         wanted = {
             self._source: np.zeros((*front, tokens, *inner), source.dtype),
-            "position_ids": np.zeros(tokens, np.int64),
+            POSITIONS: np.zeros(tokens, np.int64),
             "past_lens": np.zeros(sequences, np.int32),
             "subsequence_begins": np.zeros(sequences + 1, np.int32),
             "block_indices": np.zeros(sequences * self._blocks, np.int32),
@@ -237,4 +236,4 @@ def _sizes(port: Any) -> list[int]:
     return [size.get_length() for size in list(port.get_partial_shape())[1:]]
 
 
-__all__ = ["BLOCK", "EMBEDDED", "IDS", "LOGITS", "ROWS", "PagedDecoder", "is_cache"]
+__all__ = ["BLOCK", "PagedDecoder", "is_cache"]
