@@ -6,6 +6,7 @@ lies under ``node/`` beside it. Keys belong to the fleet: made once, reused by e
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -106,8 +107,8 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
     for number, stage in enumerate(lowered.stages):
         for member in lowered.division.holders(number)[1:]:
             copy_stage(stage, work / BUNDLES / member.node.name)
-    for left in (work / BUNDLES / name / path for name in used for path in COMPILED):
-        left.unlink(missing_ok=True)  # of a run while the plan was settled, on this machine
+    for name in used:  # of a run while the plan was settled, on this machine
+        shutil.rmtree(work / BUNDLES / name / COMPILED, ignore_errors=True)
     for node in listed:
         known = used[node.name].target if node.name in used else load_target(node.target, options.targets_dir)
         target = known.on(known.backend)  # one that holds no stage needs no more

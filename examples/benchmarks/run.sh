@@ -46,22 +46,23 @@ ours=$python
 
 benchmarks=examples/benchmarks
 case $name in
+    equality | mixed | openvino-*)
+        make_environment "$PWD/.cache/benchmarks/backends" -e "./runtime[onnxruntime,openvino,head]" -e ".[report]"
+        both=$python
+        ;;
+esac
+case $name in
     compile-*) exec "$ours" $benchmarks/compile_size.py "$name" "$@" ;;
     build) exec "$ours" $benchmarks/build.py "$@" ;;
-    equality | mixed)
-        make_environment "$PWD/.cache/benchmarks/backends" -e "./runtime[onnxruntime,openvino,head]" -e ".[report]"
-        exec "$python" "$benchmarks/$name.py" "$@"
-        ;;
+    equality | mixed) exec "$both" "$benchmarks/$name.py" "$@" ;;
     dispatch) exec "$ours" $benchmarks/dispatch.py "$@" ;;
     large-graphs) exec "$ours" $benchmarks/large_graphs.py "$@" ;;
-    openvino-*)
-        make_environment "$PWD/.cache/benchmarks/backends" -e "./runtime[onnxruntime,openvino,head]" -e ".[report]"
-        ours=$python
-        [ "$name" = openvino-parity ] || exec "$ours" $benchmarks/openvino_batch.py "$@"
+    openvino-batch) exec "$both" $benchmarks/openvino_batch.py "$@" ;;
+    openvino-parity)
         # The same OpenVINO on both sides: the same kernels.
-        same=$("$ours" -c 'from importlib.metadata import version; print(version("openvino"))')
+        same=$("$both" -c 'from importlib.metadata import version; print(version("openvino"))')
         make_environment "$PWD/.cache/benchmarks/openvino-peer" "openvino-genai==$same.*" "openvino==$same"
-        exec "$ours" $benchmarks/openvino_parity.py "$python" "$@"
+        exec "$both" $benchmarks/openvino_parity.py "$python" "$@"
         ;;
     parity)
         # The same ONNX Runtime on both sides: the same kernels.

@@ -31,8 +31,8 @@ HEAD = "node/head"
 BUNDLES = "bundles"
 SECRET_KEY = "node/link.key"
 NODE_NAME = "node/name"
-COMPILED = ("node/compiled.toml", "node/compiled.blob")
-"""A graph that a node has compiled for itself, and what of (see ``executors/openvino/compiled.py``)."""
+COMPILED = "node/compiled"
+"""Graphs that a node has compiled for itself, and what of (see ``executors/openvino/compiled.py``)."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

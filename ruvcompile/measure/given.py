@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ruvcompile.errors import InputError
+from ruvcompile.errors import InputError, did_you_mean
 from ruvrun.costs import CostTable, load_costs, merge
+from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.profile.places import MORE_ROWS
 
 _LABELS = 4
@@ -30,7 +31,7 @@ def read_given(
         most_rows: of a decoder's largest step.
 
     Raises:
-        InputError: ``costs-of-another-model``, ``costs-empty``; or a file is no cost table.
+        InputError: ``costs-of-another-model``, ``costs-empty``, ``costs-backend-unknown``; or a file is no cost table.
     """
     tables, notes = [], []
     for path in paths:
@@ -38,6 +39,7 @@ def read_given(
         if not (table.unit or table.overhead or table.stage or table.link or table.rate):
             hint = "it may have been cut off on its way: copy it again, or measure again"
             raise InputError("costs-empty", f"{path} holds no costs", hint=hint)
+        _require_known(path, table)
         if table.unit and not any(row.key in keys for row in table.unit):
             labels = list(dict.fromkeys(row.label for row in table.unit))
             more = ", ..." if len(labels) > _LABELS else ""
@@ -51,6 +53,18 @@ def read_given(
         notes += [f"{path}: {told}" for told in dict.fromkeys(found)]
         tables.append(table)
     return merge(tables), tuple(notes)
+
+
+def _require_known(path: Path, table: CostTable) -> None:
+    """Nobody would ever ask for the rows of a back end that there is not."""
+    for kind, rows in (("unit", table.unit), ("overhead", table.overhead), ("stage", table.stage), ("rate", table.rate)):
+        for number, row in enumerate(rows):
+            if row.backend not in BACK_ENDS:
+                raise InputError(
+                    "costs-backend-unknown",
+                    f"{path}: [[{kind}]] {number} is of the unknown back end {row.backend!r}",
+                    hint=did_you_mean(row.backend, BACK_ENDS),
+                )
 
 
 def _other_versions(table: CostTable) -> Iterator[str]:

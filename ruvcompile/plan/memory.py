@@ -30,7 +30,7 @@ from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.nodes import Member, Scene
 from ruvrun.costs import UnitCost
-from ruvrun.executors.backends import KV_TYPES
+from ruvrun.executors.backends import BACK_ENDS, KV_TYPES
 from ruvrun.manifest import PACKED, KeyValue
 
 CHUNK = 256
@@ -38,9 +38,6 @@ CHUNK = 256
 
 ARENA = 2
 """Memory that is taken for what is alive. Measured with a detector at four sizes from 224 to 960 pixels: 2.0 to 2.4."""
-
-BLOCK = 32
-"""Positions that OpenVINO's key/value space comes in."""
 
 LOGITS = 10
 """Bytes at a time for each byte of logits, those of sampling included."""
@@ -102,9 +99,9 @@ class Sizes:
 
     def state(self, items: Collection[int], streams: int) -> int:
         """Bytes of the key/value space of some units for so many sequences."""
-        tokens = self._facts.context * streams
-        if self._target.backend == "openvino":  # in blocks, and one more
-            tokens = BLOCK * (-(-self._facts.context // BLOCK) * streams + 1)
+        tokens, block = self._facts.context * streams, BACK_ENDS[self._target.backend].block
+        if block:
+            tokens = block * (-(-self._facts.context // block) * streams + 1)
         return int(sum(self._facts.state_bytes[item] for item in items) * tokens * self._narrower)
 
     @cached_property

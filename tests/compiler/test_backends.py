@@ -24,12 +24,12 @@ from ruvcompile.measure.nodes import measure_nodes
 from ruvcompile.measure.terms import Terms
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.plan import Plan
-from ruvcompile.plan.memory import BLOCK
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.tables import plan_text
 from ruvcompile.targets import load_target
 from ruvrun.costs import COSTS, CostTable, Point, dump_costs, load_costs, merge
+from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.manifest import RUNTIME_BYTES, SCALE_BYTES
 from tests.compiler.builds import build, check_whole, options, plan, snapshot
 from tests.compiler.planned import fleet, node, plan_of, table
@@ -182,7 +182,7 @@ def test_memory_is_told_by_back_end(program) -> None:
             streams=2,
         ).figures["stages"]
         sizes[backend, kind] = stage["kv_bytes"], stage["predicted_rss_bytes"] - stage["kv_bytes"]
-    in_blocks = BLOCK * (2 * 2 + 1)
+    in_blocks = BACK_ENDS["openvino"].block * (2 * 2 + 1)
     assert sizes["onnxruntime", "f32"][0] == width * decoder.head_size * 4 * 33 * 2
     assert sizes["openvino", "f32"][0] == width * decoder.head_size * 4 * in_blocks
     assert sizes["openvino", "f16"][0] == width * decoder.head_size * 2 * in_blocks

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import openvino as ov
 import pytest
 
 from ruvcompile import passes
@@ -20,7 +22,8 @@ from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvrun.executors import Span, load_decoder
 from ruvrun.executors.openvino.cpu import OPTIONS
-from ruvrun.executors.openvino.cpu.paged import PagedDecoder
+from ruvrun.executors.openvino.cpu.paged import BLOCK, PagedDecoder
+from ruvrun.executors.openvino.forms import on_cpu
 from ruvrun.profile.sheet import load_sheet
 from tests.decoders import family_program, tiny_program
 from tests.logits import CONTEXT, answer, opened, step, written
@@ -102,6 +105,38 @@ def test_arrays_are_kept_for_small_steps_and_not_for_ever(program, folder, store
     assert all(
         np.array_equal(answer(decoders, [size], 1)[-1], row) for size, row in zip((5, 6, 7, 8), first, strict=True)
     )
+
+
+@pytest.mark.parametrize("kv", ["f32", "u8", "f16"])
+def test_the_pool_is_as_large_as_was_planned(program, folder, store, kv) -> None:
+    """Whole blocks for the context of every slot, and one for the companion: what the plan takes it for."""
+    stages = written(program, (), folder, store, kv=kv)
+    ((_, spec),) = stages
+    (decoder,) = opened(stages, context=70, slots=3)
+    assert isinstance(decoder, PagedDecoder)
+    assert spec.kv is not None
+    held = sum(pool.nbytes for pool in decoder._kv.values())
+    assert held == spec.kv.bytes_per_token * BLOCK * (3 * 3 + 1)
+
+
+@pytest.mark.parametrize(("backend", "module"), [("openvino", "cpu"), ("openvino-gpu", "gpu"), ("openvino-npu", "npu")])
+def test_a_stage_has_run_before_it_is_asked(program, folder, store, backend, module, monkeypatch) -> None:
+    """Weights are packed, and kernels made, in the first call: it is made while the node joins."""
+    ran: list[str] = []
+    infer, start = ov.InferRequest.infer, ov.InferRequest.start_async
+
+    def told(call, name):  # type: ignore[no-untyped-def]
+        return lambda *given, **named: (ran.append(name), call(*given, **named))[1]
+
+    monkeypatch.setattr(ov.InferRequest, "infer", told(infer, "infer"))
+    monkeypatch.setattr(ov.InferRequest, "start_async", told(start, "start"))
+    opened(written(program, (3,), folder, store, backend))
+    assert len(ran) >= 2
+    del ran[:]
+    load = importlib.import_module(f"ruvrun.executors.openvino.{module}").open_decoder
+    path, spec = written(program, (), folder, store, backend)[0]
+    load(path, on_cpu(spec), context=CONTEXT, slots=1, threads=1)
+    assert ran == [], "who measures wants it cold"
 
 
 def test_what_lies_in_the_pool_is_never_seen(program, folder, store) -> None:

@@ -1,8 +1,10 @@
-"""The compiled graph beside a bundle: taken where all is as it was, else ignored with one line, and made anew."""
+"""Compiled graphs beside a bundle: taken where all is as it was, else ignored with one line, and made anew."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -13,15 +15,20 @@ from onnx import helper
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
-from ruvrun.bundle import NODE
-from ruvrun.executors.openvino.compiled import BLOB, MADE, Made, compile_graph
+from ruvrun.bundle import COMPILED, NODE
+from ruvrun.executors import DecoderExecutor, ShelvedExecutor, load_decoder
+from ruvrun.executors.openvino.compiled import Made, Shelf
 from ruvrun.executors.openvino.cpu import load_graph
+from ruvrun.executors.openvino.devices import Device
+from ruvrun.executors.openvino.forms import on_cpu
 from ruvrun.executors.openvino.graph import OpenVinoGraph
 from ruvrun.pipeline.loading import load_worker
 from ruvrun.toml import dump_toml, read_toml
-from tests.decoders import Stage
+from tests.decoders import Stage, family_program
 from tests.graphs import make_model, program_of, tensor, weight
+from tests.logits import CONTEXT, SLOTS, answer, written
 
+BLOB, MADE = f"{COMPILED}/stage.blob", f"{COMPILED}/stage.toml"
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
@@ -39,7 +46,10 @@ def stage(tmp_path) -> Stage:
 
 
 def opened(stage: Stage) -> OpenVinoGraph:
-    return load_graph(*stage, threads=1)
+    """As whoever serves opens it."""
+    graph = load_graph(*stage, threads=1)
+    graph.shelf.keep()
+    return graph
 
 
 def never() -> None:
@@ -49,29 +59,50 @@ def never() -> None:
 def test_the_second_start_reads_what_the_first_one_left(stage) -> None:
     path, _ = stage
     first = opened(stage)
-    assert first.notes == ()
+    assert first.shelf.notes == []
     left = (path / BLOB).read_bytes()
     second = opened(stage)
-    assert second.notes == ()
+    assert second.shelf.notes == []
     assert np.array_equal(second.run({"x": X})["y"], first.run({"x": X})["y"])
     assert (path / BLOB).read_bytes() == left
 
 
 def test_nothing_is_read_or_compiled_where_there_is_one(stage) -> None:
     path, spec = stage
-    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    settings, device = {"INFERENCE_PRECISION_HINT": "f32"}, Device("CPU", "this one", "")
     core = ov.Core()
-    compile_graph(core, path, spec, "CPU", settings, lambda: core.read_model(path / spec.model))
-    taken = compile_graph(core, path, spec, "CPU", settings, never)
-    assert taken.ignored == ""
-    assert taken.constants is not None
+    first = Shelf(core, path, spec, device, settings)
+    first.take(lambda: core.compile_model(core.read_model(path / spec.model), "CPU", settings))
+    first.keep()
+    again = Shelf(core, path, spec, device, settings)
+    assert again.take(never).get_property("INFERENCE_PRECISION_HINT") is not None
+    assert again.notes == []
+
+
+def test_who_measures_or_compares_leaves_nothing(stage) -> None:
+    path, _ = stage
+    load_graph(*stage, threads=1)
+    assert not (path / COMPILED).exists()
+    opened(stage)
+    left = (path / BLOB).read_bytes()
+    other = load_graph(*stage, threads=2)  # of other settings
+    assert len(other.shelf.notes) == 1
+    assert (path / BLOB).read_bytes() == left
+
+
+def test_where_there_is_no_room_none_is_left(stage, monkeypatch) -> None:
+    path, _ = stage
+    monkeypatch.setattr("ruvrun.executors.openvino.compiled.memory_available", lambda: 0)
+    opened(stage)
+    assert not (path / BLOB).exists()
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"openvino": "2025.1"}, "made with OpenVINO 2025.1, this is 20"),
-        ({"cpu": "Another CPU"}, "made on Another CPU, this is "),
+        ({"machine": "Another CPU"}, "made on Another CPU, this is "),
+        ({"sizes": "tokens 7"}, "made for tokens 7, this is "),
         ({"device": "GPU", "driver": "25.1"}, "made for GPU, this is CPU; made with driver 25.1, this is "),
         ({"stage": "0"}, "it is of another stage"),
         ({"settings": "0"}, "it was made with other settings"),
@@ -84,11 +115,11 @@ def test_one_that_does_not_fit_is_ignored_with_one_line(change, told, stage) -> 
     made = read_toml(path / MADE, Made, "note")
     (path / MADE).write_bytes(dump_toml(msgspec.structs.replace(made, **change)))
     again = opened(stage)
-    (note,) = again.notes
-    assert note.startswith(f"ignored: compiled.blob, the compiled graph: {told}")
+    (note,) = again.shelf.notes
+    assert note.startswith(f"ignored: node/compiled/stage.blob, a compiled graph: {told}")
     assert "\n" not in note
     assert np.array_equal(again.run({"x": X})["y"], wanted)
-    assert opened(stage).notes == (), "what was compiled took its place"
+    assert opened(stage).shelf.notes == [], "what was compiled took its place"
 
 
 @pytest.mark.parametrize("left", [b"", b"no blob at all" * 100, None])
@@ -103,24 +134,24 @@ def test_one_that_cannot_be_read_is_ignored_with_one_line(left, stage) -> None:
         made = read_toml(path / MADE, Made, "note")
         made = msgspec.structs.replace(made, sha256=hashlib.sha256(left).hexdigest())
         (path / MADE).write_bytes(dump_toml(made))
-    (note,) = opened(stage).notes
-    assert note.startswith("ignored: compiled.blob")
+    (note,) = opened(stage).shelf.notes
+    assert note.startswith("ignored: node/compiled/stage.blob")
     assert "Exception from" not in note, "the reason, not a line of OpenVINO's sources"
-    assert opened(stage).notes == ()
+    assert opened(stage).shelf.notes == []
 
 
 def test_a_note_that_is_none_is_ignored_with_one_line(stage) -> None:
     path, _ = stage
     opened(stage)
     (path / MADE).write_text("format = 1\n")
-    (note,) = opened(stage).notes
-    assert note.startswith("ignored: compiled.blob")
+    (note,) = opened(stage).shelf.notes
+    assert note.startswith("ignored: node/compiled/stage.blob")
     assert "error[" not in note, "an error in a note is no error"
 
 
 def test_where_nothing_may_be_written_the_graph_runs_all_the_same(stage) -> None:
     path, _ = stage
-    (path / BLOB).mkdir()  # no file can take its place, whoever runs this
+    (path / COMPILED).touch()  # no folder can be there, whoever runs this
     assert opened(stage).run({"x": X})["y"].shape == (2, 4)
     assert not (path / MADE).exists()
 
@@ -141,3 +172,78 @@ def test_loading_a_bundle_says_it(stage, monkeypatch) -> None:
     said: list[str] = []
     load_worker(path, None, 0, context=0, streams=0, threads=1, say=said.append)
     assert [line.partition(":")[0] for line in said] == ["ignored"]
+
+
+# Decoders in the forms for GPUs and NPUs, on the CPU in their place
+
+FORMS = {"openvino-gpu": ["stage"], "openvino-npu": ["4x4", "80x1"]}
+SIZES = [40, *[1] * 8]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("forms")
+
+
+@pytest.fixture(scope="module")
+def forms(folder) -> dict[str, list[Stage]]:
+    """Two stages of each form, as bundles."""
+    program, store = family_program("llama", "int4", accuracy=1), WeightStore(folder / "w")
+    found = {form: written(program, (3,), folder, store, form) for form in FORMS}
+    for path, _ in sum(found.values(), []):
+        (path / NODE).mkdir()
+    return found
+
+
+def loaded(stages: Sequence[Stage], *, slots: int = SLOTS) -> list[DecoderExecutor]:
+    """As whoever serves loads them."""
+    made = [load_decoder(path, on_cpu(spec), context=CONTEXT, slots=slots, threads=1) for path, spec in stages]
+    for each in made:
+        assert isinstance(each, ShelvedExecutor)
+        each.shelf.keep()
+    return made
+
+
+def notes(executor: DecoderExecutor) -> list[str]:
+    assert isinstance(executor, ShelvedExecutor)
+    return executor.shelf.notes
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_decoders_second_start_reads_no_graph_and_says_the_same(form, forms, monkeypatch) -> None:
+    first = loaded(forms[form])
+    for path, _ in forms[form]:
+        assert sorted(each.stem for each in (path / COMPILED).glob("*.blob")) == FORMS[form]
+    module = f"ruvrun.executors.{form.replace('-', '.')}"
+    monkeypatch.setattr(f"{module}.map_stage", lambda *_: pytest.fail("the graph was read"))
+    second = loaded(forms[form])
+    assert [notes(each) for each in second] == [[], []]
+    assert np.array_equal(answer(second, SIZES), answer(first, SIZES))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_decoder_of_another_driver_is_compiled_anew(form, forms, monkeypatch) -> None:
+    wanted = answer(loaded(forms[form]), SIZES)
+    module = f"ruvrun.executors.{form.replace('-', '.')}"
+    monkeypatch.setattr(f"{module}.described", lambda core, name: Device(name, "a CPU", "32.1"))
+    for _ in range(2):
+        again = loaded(forms[form])
+    assert [notes(each) for each in again] == [[], []], "what was compiled took its place"
+    monkeypatch.setattr(f"{module}.described", lambda core, name: Device(name, "a CPU", "33.2"))
+    third = loaded(forms[form])
+    for each in third:
+        assert len(notes(each)) == len(FORMS[form])
+        assert all("made with driver 32.1, this is 33.2; compiling anew" in note for note in notes(each))
+    assert np.array_equal(answer(third, SIZES), wanted)
+
+
+def test_graphs_of_other_sizes_do_not_stay(forms) -> None:
+    """An NPU's are of the space that it is given, and each is as large as the weights."""
+    stages = forms["openvino-npu"]
+    loaded(stages)
+    other = loaded(stages, slots=3)
+    assert all("made for tokens 80, positions 320, rows 1, this is " in notes(each)[0] for each in other)
+    for path, _ in stages:
+        assert sorted(each.name for each in (path / COMPILED).iterdir()) == [
+            "3x3.blob", "3x3.toml", "80x1.blob", "80x1.toml"
+        ]  # fmt: skip

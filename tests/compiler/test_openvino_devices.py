@@ -352,6 +352,14 @@ def test_what_a_device_says_is_passed_on(spec, monkeypatch) -> None:
         assert "update the driver" in str(error.value.hint)
 
 
+def test_a_type_of_keys_and_values_that_a_device_refuses(spec) -> None:
+    path, each = spec["openvino-gpu"]
+    wrong = msgspec.structs.replace(each, options={**each.options, "KV_CACHE_PRECISION": "f64"})
+    with pytest.raises(MachineError, match="no keys and values of type f64 on this CPU") as error:
+        load_decoder(path, on_cpu(wrong), context=CONTEXT, slots=1, threads=1)
+    assert (error.value.ref, error.value.exit_code) == ("kv-type-refused", 7)
+
+
 def test_an_option_of_a_stranger_is_refused(spec) -> None:
     path, each = spec["openvino-gpu"]
     wrong = msgspec.structs.replace(each, options={**each.options, "CACHE_DIR": "/"})

@@ -69,6 +69,26 @@ class CopyingExecutor(DecoderExecutor, Protocol):
         """Let slot ``target`` have the first ``count`` positions of slot ``source``, which may be the same."""
 
 
+class Shelf(Protocol):
+    """What an executor has compiled, and may keep beside its bundle for the next start.
+
+    Attributes:
+        notes: sentences for whoever watches, about what was kept and could not be used.
+    """
+
+    notes: list[str]
+
+    def keep(self) -> None:
+        """Keep it; to be said once it was seen to compute what it should. Never fails."""
+
+
+@runtime_checkable
+class ShelvedExecutor(Protocol):
+    """An executor of a stage that is compiled where it runs."""
+
+    shelf: Shelf
+
+
 class GraphExecutor(Protocol):
     """A stage of a graph that keeps no state of its own."""
 
@@ -128,6 +148,8 @@ __all__ = [
     "CopyingExecutor",
     "DecoderExecutor",
     "GraphExecutor",
+    "Shelf",
+    "ShelvedExecutor",
     "Span",
     "back_end",
     "load_decoder",

@@ -8,7 +8,7 @@ from pathlib import Path
 import ruvrun
 from ruvrun.bundle import StageSpec, verify_bundle
 from ruvrun.errors import InputError
-from ruvrun.executors import load_executor
+from ruvrun.executors import ShelvedExecutor, load_executor
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.selfcheck import check_golden
 from ruvrun.pipeline.sockets import largest_part
@@ -38,9 +38,12 @@ def load_worker(
     spec = verify_bundle(directory, manifest, stage)
     _require(spec)
     executor = load_executor(directory, spec, context=context, slots=streams, threads=threads)
-    for note in getattr(executor, "notes", ()):
+    shelf = executor.shelf if isinstance(executor, ShelvedExecutor) else None
+    for note in shelf.notes if shelf else ():
         say(note)
     check_golden(directory, spec, executor)
+    if shelf:
+        shelf.keep()
     return Worker(executor, spec, largest=largest_part(manifest))
 
 

@@ -1,24 +1,27 @@
-"""A graph that OpenVINO has compiled, kept beside the bundle: the next start reads it and need not compile.
+"""Graphs that OpenVINO has compiled, kept beside the bundle: the next start reads them and need not compile.
 
-It lies in the node's own part of the bundle, for it is of this machine alone, and is not needed to be there::
+They lie in the node's own part of the bundle, for they are of this machine alone, and are not needed to be there::
 
-    node/compiled.toml    what it was made of and on, and the SHA-256 of the other file
-    node/compiled.blob    what ``export_model`` gave
+    node/compiled/NAME.toml    what it was made of, with and on, and the SHA-256 of the other file
+    node/compiled/NAME.blob    what ``export_model`` gave
 
-The first start leaves it, where it may write there. A later one takes it if all that decides is as it was: the files of
-the stage, the settings, the device with its driver, the version of OpenVINO and the CPU. Else it is ignored, which is
-told in one line, the graph is compiled, and what comes of that takes its place.
+A start takes one if all that decides is as it was: the files of the stage, the sizes, the settings, the device with its
+driver, the version of OpenVINO and the machine. Else it is ignored, which is told in one line, and the graph is
+compiled. What was compiled takes its place when whoever serves with it says so (``keep``), which is after the stage was
+seen to compute what it should. Who measures or compares says nothing, and leaves nothing behind.
 
-Decoders on a CPU have none: what is exported of paged attention lacks the sizes of its heads, and cannot be imported
-(OpenVINO 2026.4). They are made ready when they are built, as far as they can be (``attention.py``).
+It is kept where there is room: a blob holds the weights once more, on the disk and, while it is written, in memory.
+
+Decoders in the form for CPUs have none: what is exported of paged attention lacks the sizes of its heads, and cannot be
+imported (OpenVINO 2026.4). They are made ready when they are built, as far as they can be (``cpu/attention``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,123 +31,169 @@ import openvino as ov
 from ruvrun.bundle import COMPILED, NODE, StageSpec, file_sha256
 from ruvrun.elements import Array
 from ruvrun.errors import InputError, MachineError
+from ruvrun.executors.backends import CPU
+from ruvrun.executors.openvino.devices import Device
 from ruvrun.executors.pages import mapped
-from ruvrun.machine import cpu_features, cpu_name
+from ruvrun.machine import cpu_features, cpu_name, memory_available
 from ruvrun.scratch import write_whole
 from ruvrun.toml import FORMAT, dump_toml, read_toml
 
-MADE, BLOB = COMPILED
+STAGE = "stage"
+"""The name of the one graph of a stage whose shapes are as they are."""
+
+_DISK, _MEMORY = 2, 3
+"""What must be free, in bytes for each byte of the stage's weights, where a blob is written."""
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of ``compiled.toml``: what a blob was made of, with and on."""
+    """What a blob was made of, with and on."""
 
     stage: str
+    sizes: str
     settings: str
     device: str
     driver: str
+    machine: str
     openvino: str
-    cpu: str
     sha256: str = ""
     format: int = FORMAT
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled graph.
-
-    Attributes:
-        model: an ``openvino.CompiledModel``.
-        constants: what it was read from; kept as long as the model.
-        ignored: one sentence, where a blob was there and does not fit.
-    """
-
-    model: Any
-    constants: Array | None = None
-    ignored: str = ""
-
-
-def compile_graph(
-    core: Any,
-    directory: Path,
-    spec: StageSpec,
-    device: str,
-    settings: Mapping[str, Any],
-    read: Callable[[], Any],
-    *,
-    driver: str = "",
-) -> Compiled:
-    """The stage's graph, from its blob where there is one that fits, else compiled, and kept for the next time.
-
-    Args:
-        core: an ``openvino.Core``.
-        directory: the bundle.
-        device: where it is to run.
-        settings: how it is compiled.
-        read: gives the ``openvino.Model``.
-        driver: its version, where the device has one.
-    """
-    here = Made(
-        stage=_digest([[file.path, file.sha256] for file in spec.files]),
-        settings=_digest(sorted((name, str(value)) for name, value in settings.items())),
-        device=device,
-        driver=driver,
-        openvino=ov.__version__,
-        cpu=f"{cpu_name()} {_digest(sorted(cpu_features()))[:8]}",
-    )
-    ignored = ""
-    if (directory / MADE).is_file():
-        found, ignored = _kept(core, directory, here, settings)
-        if found is not None:
-            return found
-    model = core.compile_model(read(), device, settings)
-    if (directory / NODE).is_dir():
-        with contextlib.suppress(OSError, MachineError):  # a bundle may lie where nobody may write
-            _keep(directory, here, model)
-    return Compiled(model, ignored=ignored)
-
-
-def _kept(core: Any, directory: Path, here: Made, settings: Mapping[str, Any]) -> tuple[Compiled | None, str]:
-    """The blob, or why it is not taken."""
-    blob, why = directory / BLOB, ""
-    try:
-        made = read_toml(directory / MADE, Made, "note of a compiled graph")
-        other = [name for name in _TOLD if getattr(made, name) != getattr(here, name)]
-        if other:
-            why = "; ".join(_TOLD[name].format(getattr(made, name), getattr(here, name)) for name in other)
-        elif file_sha256(blob) != made.sha256:
-            why = "it is damaged"
-        else:
-            data = mapped([(blob, blob.stat().st_size)])
-            return Compiled(core.import_model(ov.Tensor(data, shared_memory=True), here.device, settings), data), ""
-    except InputError as error:
-        why = error.message
-    except (OSError, RuntimeError) as error:  # OpenVINO says last what it is, and first where in its sources
-        *_, why = ["it cannot be read", *filter(str.strip, str(error).splitlines())]
-    return None, f"ignored: {blob.name}, the compiled graph: {why}; compiling anew"
-
-
 _TOLD = {
     "stage": "it is of another stage",
+    "sizes": "made for {}, this is {}",
     "settings": "it was made with other settings",
     "device": "made for {}, this is {}",
     "driver": "made with driver {}, this is {}",
+    "machine": "made on {}, this is {}",
     "openvino": "made with OpenVINO {}, this is {}",
-    "cpu": "made on {}, this is {}",
 }
 """What must be as it was, and what is said where it is not."""
 
 
-def _keep(directory: Path, here: Made, model: Any) -> None:
-    exported = model.export_model()
-    data = exported if isinstance(exported, bytes) else exported.getvalue()
-    (directory / MADE).unlink(missing_ok=True)
-    write_whole(directory / BLOB, data)
-    write_whole(directory / MADE, dump_toml(msgspec.structs.replace(here, sha256=hashlib.sha256(data).hexdigest())))
+class Shelf:
+    """Where the compiled graphs of a stage are; a ``ruvrun.executors.Shelf``.
+
+    Args:
+        core: an ``openvino.Core``.
+        directory: the bundle.
+        spec: its stage.
+        device: where it runs.
+        settings: how its graphs are compiled.
+
+    Attributes:
+        notes: a sentence about every blob that is there and does not fit.
+    """
+
+    def __init__(
+        self, core: Any, directory: Path, spec: StageSpec, device: Device, settings: Mapping[str, Any]
+    ) -> None:
+        self.notes: list[str] = []
+        self._core, self._directory, self._spec = core, directory, spec
+        self._settings = dict(settings)
+        self._here = Made(
+            stage=_digest([[file.path, file.sha256] for file in spec.files]),
+            sizes="",
+            settings=_digest(sorted((name, str(value)) for name, value in settings.items())),
+            device=device.name,
+            driver=device.driver,
+            machine=device.title if not device.name.startswith(CPU) else _cpu(),
+            openvino=ov.__version__,
+        )
+        self._read: list[Array] = []  # what graphs were read from, as long as they are
+        self._known: set[str] = set()
+        self._fresh: dict[str, tuple[Made, Any]] = {}
+        self._open = True
+
+    def take(self, compiled: Callable[[], Any], name: str = STAGE, sizes: str = "") -> Any:
+        """A compiled graph: from its blob where there is one that fits, else what ``compiled`` gives.
+
+        Args:
+            name: tells it from others of the stage.
+            sizes: what it was made for, in words, where that is not the stage's own.
+        """
+        if not self._open:  # made while the stage serves: for whoever asked for it, and seldom
+            return compiled()
+        self._known.add(name)
+        here = msgspec.structs.replace(self._here, sizes=sizes)
+        found = self._imported(name, here)
+        if found is None:
+            found = compiled()
+            self._fresh[name] = (here, found)
+        return found
+
+    def held(self, model: Any, constants: Array) -> Any:
+        """``model``, and its ``constants`` from now on as long as the stage: kernels read some of them where they are."""
+        self._read.append(constants)
+        return model
+
+    def keep(self) -> None:
+        """Write what had to be compiled, and let go what no start wants any more; never fails."""
+        fresh, self._fresh, self._open = self._fresh, {}, False
+        if not (self._directory / NODE).is_dir():
+            return
+        # A bundle may lie where nobody may write, and not every device exports.
+        with contextlib.suppress(OSError, MachineError, RuntimeError):
+            folder = self._directory / COMPILED
+            folder.mkdir(exist_ok=True)
+            for path in folder.iterdir():
+                if path.stem not in self._known or path.stem in fresh:
+                    path.unlink()
+            for name, (made, model) in fresh.items():
+                if self._room():
+                    exported = model.export_model()
+                    data = exported if isinstance(exported, bytes) else exported.getvalue()
+                    sha256 = hashlib.sha256(data).hexdigest()
+                    write_whole(_blob(folder, name), data)
+                    write_whole(_note(folder, name), dump_toml(msgspec.structs.replace(made, sha256=sha256)))
+
+    def _imported(self, name: str, here: Made) -> Any:
+        """The graph in a blob; None where there is none, or it is not taken, which is noted."""
+        folder = self._directory / COMPILED
+        blob, note = _blob(folder, name), _note(folder, name)
+        if not note.is_file():
+            return None
+        try:
+            made = read_toml(note, Made, "note of a compiled graph")
+            pairs = {each: (getattr(made, each), getattr(here, each)) for each in _TOLD}
+            other = [_TOLD[each].format(was or "none", now or "none") for each, (was, now) in pairs.items() if was != now]
+            if other:
+                why = "; ".join(other)
+            elif file_sha256(blob) != made.sha256:
+                why = "it is damaged"
+            else:
+                data = mapped([(blob, blob.stat().st_size)])
+                model = self._core.import_model(ov.Tensor(data, shared_memory=True), here.device, self._settings)
+                self._read.append(data)
+                return model
+        except InputError as error:
+            why = error.message
+        except (OSError, RuntimeError) as error:  # OpenVINO says last what it is, and first where in its sources
+            *_, why = ["it cannot be read", *filter(str.strip, str(error).splitlines())]
+        self.notes.append(f"ignored: {COMPILED}/{blob.name}, a compiled graph: {why}; compiling anew")
+        return None
+
+    def _room(self) -> bool:
+        weights = self._spec.weight_bytes
+        return (
+            shutil.disk_usage(self._directory).free > _DISK * weights and memory_available() > _MEMORY * weights
+        )
+
+
+def _cpu() -> str:
+    return f"{cpu_name()} {_digest(sorted(cpu_features()))[:8]}"
+
+
+def _blob(folder: Path, name: str) -> Path:
+    return folder / f"{name}.blob"
+
+
+def _note(folder: Path, name: str) -> Path:
+    return folder / f"{name}.toml"
 
 
 def _digest(what: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(what)).hexdigest()
 
 
-__all__ = ["BLOB", "MADE", "Compiled", "Made", "compile_graph"]
+__all__ = ["STAGE", "Made", "Shelf"]

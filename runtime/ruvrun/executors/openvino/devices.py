@@ -48,13 +48,13 @@ def release(version: str) -> str:
 def used_by(spec: StageSpec) -> Device:
     """The device that a stage would run on; raises as ``require``."""
     core = ov.Core()
-    return _described(core, require(core, spec))
+    return described(core, require(core, spec))
 
 
 def devices() -> list[Device]:
     """All that OpenVINO sees here."""
     core = ov.Core()
-    return [_described(core, name) for name in core.available_devices]
+    return [described(core, name) for name in core.available_devices]
 
 
 def require(core: Any, spec: StageSpec) -> str:
@@ -87,7 +87,7 @@ def require(core: Any, spec: StageSpec) -> str:
         raise FitError(
             "device-missing",
             f"this stage runs on {device}{moved}, which OpenVINO does not see here",
-            context=[f"it sees: {', '.join(str(_described(core, name)) for name in there)}"],
+            context=[f"it sees: {', '.join(str(described(core, name)) for name in there)}"],
             hint=f"{DRIVERS.get(kind, did_you_mean(device, there))}; {VARIABLE}=CPU runs it on the CPU",
         )
     return device
@@ -116,23 +116,44 @@ def compile_stage(core: Any, model: Any, device: str, spec: StageSpec, told: Map
     """``model``, of a stage or a part of one, compiled for ``device`` as it was ``told`` (``settings``).
 
     Raises:
-        MachineError: ``device-refused``: it is here and does not take it, mostly because its driver is too old for it.
+        MachineError: ``device-refused``: it is here and does not take it, mostly because its driver is too old for it;
+            or ``kv-type-refused``.
     """
     try:
         return core.compile_model(model, device, dict(told))
     except RuntimeError as error:
+        if about_kept(str(error)):
+            raise kept_refused(device, spec, str(error)) from None
         raise MachineError(
             "device-refused",
             f"{device} does not take {spec.model}",
             context=[
-                f"it is {_described(core, device)}",
+                f"it is {described(core, device)}",
                 *[line for line in str(error).splitlines() if line.strip()][:6],
             ],
             hint=f"update the driver of {device}, or run the stage on the CPU: {VARIABLE}=CPU",
         ) from None
 
 
-def _described(core: Any, name: str) -> Device:
+def about_kept(said: str) -> bool:
+    """Whether OpenVINO complains of the type of keys and values."""
+    return "KV_CACHE_PRECISION" in said or "kvcache" in said
+
+
+def kept_refused(device: str, spec: StageSpec, why: str) -> MachineError:
+    """What a person is told where a device does not keep keys and values in the type that the bundle says."""
+    told, precision = (spec.options.get(name, "none") for name in ("KV_CACHE_PRECISION", _PRECISION))
+    where = "this CPU" if device.startswith(CPU) else device
+    return MachineError(
+        "kv-type-refused",
+        f"OpenVINO takes no keys and values of type {told} on {where}, with numbers of {precision}",
+        context=[why.strip().splitlines()[-1]],
+        hint="build again with another --kv-type",
+    )
+
+
+def described(core: Any, name: str) -> Device:
+    """What OpenVINO calls ``name``."""
     title, driver = name, ""
     with contextlib.suppress(RuntimeError):
         title = str(core.get_property(name, "FULL_DEVICE_NAME"))

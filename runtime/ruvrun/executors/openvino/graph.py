@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
-from ruvrun.elements import Array, Value
+from ruvrun.elements import Value
 from ruvrun.errors import InputError
+from ruvrun.executors.openvino.compiled import Shelf
 from ruvrun.executors.openvino.kernels import Ran, kernels
 
 
@@ -18,13 +19,11 @@ class OpenVinoGraph:
 
     Args:
         compiled: the graph.
-        constants: what it was read from; kept as long as the stage.
-        notes: sentences for whoever watches.
+        shelf: where it is kept for the next start.
     """
 
-    def __init__(self, compiled: Any, constants: Array | None = None, notes: Sequence[str] = ()) -> None:
-        self.notes = tuple(notes)
-        self._constants = constants
+    def __init__(self, compiled: Any, shelf: Shelf) -> None:
+        self.shelf = shelf
         self._request = compiled.create_infer_request()
         self._inputs = {port.get_any_name(): port for port in compiled.inputs}
         self._outputs = [port.get_any_name() for port in compiled.outputs]

@@ -6,7 +6,7 @@ which blocks are its own (``paged.py``). A slot owns as many consecutive blocks 
 chunks, sequences that decode beside them, and a smaller position after a rewind are only a matter of what these arrays
 say.
 
-**Graphs** are read as they are, once (``compiled.py``), and run on named arrays.
+**Graphs** are read as they are, once (``../compiled.py``), and run on named arrays.
 
 What decides a result (precision, the type of keys and values, the groups in which activations are quantised) stands in
 the stage's ``options``; nothing is left to a machine's default.
@@ -21,12 +21,12 @@ from typing import Any
 import openvino as ov
 
 from ruvrun.bundle import StageSpec
-from ruvrun.errors import InputError, MachineError, did_you_mean
+from ruvrun.errors import InputError, did_you_mean
 from ruvrun.executors.backends import CPU, KV_TYPES
-from ruvrun.executors.openvino.compiled import compile_graph
+from ruvrun.executors.openvino.compiled import Shelf
 from ruvrun.executors.openvino.cpu.attention import put_back
 from ruvrun.executors.openvino.cpu.paged import PagedDecoder, is_cache
-from ruvrun.executors.openvino.devices import require
+from ruvrun.executors.openvino.devices import about_kept, described, kept_refused, require
 from ruvrun.executors.openvino.graph import OpenVinoGraph
 from ruvrun.executors.openvino.intermediate import loading, map_stage
 from ruvrun.executors.pages import use_huge_pages
@@ -63,34 +63,26 @@ def _compile(core: Any, model: Any, spec: StageSpec, settings: Mapping[str, Any]
     Raises:
         MachineError: ``kv-type-refused``.
     """
-    told, why = spec.options.get("KV_CACHE_PRECISION", ""), ""
+    told = spec.options.get("KV_CACHE_PRECISION", "")
     try:
         compiled = core.compile_model(model, CPU, settings)
     except RuntimeError as error:
-        why = str(error)
-        if not any(word in why for word in ("KV_CACHE_PRECISION", "kvcache")):
-            raise
-    else:
-        kept = {port.get_element_type().get_type_name() for port in compiled.inputs if is_cache(port.get_any_name())}
-        if kept <= {told} & KV_TYPES.keys():
-            return compiled
-        why = f"its pools are of {', '.join(sorted(kept))}"
-    precision = spec.options.get("INFERENCE_PRECISION_HINT", "")
-    raise MachineError(
-        "kv-type-refused",
-        f"OpenVINO takes no keys and values of type {told} on this CPU, with numbers of {precision}",
-        context=[why.strip().splitlines()[-1]],
-        hint="build again with another --kv-type",
-    )
+        if about_kept(str(error)):
+            raise kept_refused(CPU, spec, str(error)) from None
+        raise
+    kept = {port.get_element_type().get_type_name() for port in compiled.inputs if is_cache(port.get_any_name())}
+    if not kept <= {told} & KV_TYPES.keys():
+        raise kept_refused(CPU, spec, f"its pools are of {', '.join(sorted(kept))}")
+    return compiled
 
 
 def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool = False) -> OpenVinoGraph:
     """Load a stage of a graph; with ``profile`` it keeps the time of every kernel (``OpenVinoGraph.kernels``)."""
     core, settings = ov.Core(), _settings(spec, threads, profile=profile)
-    require(core, spec)
+    shelf = Shelf(core, directory, spec, described(core, require(core, spec)), settings)
     with loading(spec):
-        made = compile_graph(core, directory, spec, CPU, settings, lambda: core.read_model(directory / spec.model))
-        return OpenVinoGraph(made.model, made.constants, [made.ignored] if made.ignored else [])
+        compiled = shelf.take(lambda: core.compile_model(core.read_model(directory / spec.model), CPU, settings))
+    return OpenVinoGraph(compiled, shelf)
 
 
 def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[str, Any]:

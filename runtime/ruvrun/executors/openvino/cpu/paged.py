@@ -36,12 +36,12 @@ import openvino as ov
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.executors import Span
-from ruvrun.executors.backends import KV_TYPES
+from ruvrun.executors.backends import BACK_ENDS, KV_TYPES
 from ruvrun.executors.openvino.kernels import Ran, kernels
 from ruvrun.executors.openvino.ports import EMBEDDED, IDS, LOGITS, POSITIONS, ROWS
 from ruvrun.executors.pages import zeroed
 
-BLOCK = 32
+BLOCK = BACK_ENDS["openvino"].block
 """Positions of a block on a CPU."""
 
 _CALLS_KEPT, _MOST_KEPT = 128, 32

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import openvino as ov
 
 from ruvrun.bundle import StageSpec
-from ruvrun.executors.openvino.devices import compile_stage, require, settings
+from ruvrun.executors.openvino.compiled import Shelf
+from ruvrun.executors.openvino.devices import compile_stage, described, require, settings
 from ruvrun.executors.openvino.gpu.lanes import LaneDecoder
 from ruvrun.executors.openvino.graph import OpenVinoGraph
 from ruvrun.executors.openvino.intermediate import loading, map_stage
@@ -26,20 +28,30 @@ def open_decoder(
     """Load a decoder stage, cold; with ``profile`` it keeps the time of every kernel (``LaneDecoder.kernels``)."""
     core = ov.Core()
     device = require(core, spec)
-    with loading(spec):
-        model, constants = map_stage(core, directory, spec)
-    compiled = compile_stage(core, model, device, spec, settings(device, spec, threads, profile=profile))
-    return LaneDecoder(compiled, spec, context=context, slots=slots, constants=constants)
+    told = settings(device, spec, threads, profile=profile)
+    shelf = Shelf(core, directory, spec, described(core, device), told)
+
+    def compiled() -> Any:
+        with loading(spec):
+            model = shelf.held(*map_stage(core, directory, spec))
+        return compile_stage(core, model, device, spec, told)
+
+    return LaneDecoder(shelf.take(compiled), spec, shelf, context=context, slots=slots)
 
 
 def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool = False) -> OpenVinoGraph:
     """Load a stage of a graph; ``profile`` as in ``open_decoder``."""
     core = ov.Core()
     device = require(core, spec)
-    with loading(spec):
-        model = core.read_model(directory / spec.model)
     told = settings(device, spec, threads, profile=profile)
-    return OpenVinoGraph(compile_stage(core, model, device, spec, told))
+    shelf = Shelf(core, directory, spec, described(core, device), told)
+
+    def compiled() -> Any:
+        with loading(spec):
+            model = core.read_model(directory / spec.model)
+        return compile_stage(core, model, device, spec, told)
+
+    return OpenVinoGraph(shelf.take(compiled), shelf)
 
 
 __all__ = ["load_decoder", "load_graph", "open_decoder"]

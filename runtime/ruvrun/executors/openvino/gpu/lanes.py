@@ -32,6 +32,7 @@ from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.errors import IntegrityError
 from ruvrun.executors import Span
+from ruvrun.executors.openvino.compiled import Shelf
 from ruvrun.executors.openvino.kernels import Ran, kernels
 from ruvrun.executors.openvino.masks import NOTHING, fill_mask, window_masks
 from ruvrun.executors.openvino.ports import BEAMS, EMBEDDED, IDS, LOGITS, POSITIONS, ROWS
@@ -86,15 +87,15 @@ class LaneDecoder:
     Args:
         compiled: the stage's graph.
         spec: its ``bundle.toml``.
+        shelf: where the graph is kept for the next start.
         context: positions per sequence, and places per lane.
         slots: sequences at a time.
-        constants: what the graph was read with; kept as long as the decoder.
     """
 
     ends_where_it_was = True  # as ``StatefulDecoder``'s
 
-    def __init__(self, compiled: Any, spec: StageSpec, *, context: int, slots: int, constants: Array) -> None:
-        self._constants = constants
+    def __init__(self, compiled: Any, spec: StageSpec, shelf: Shelf, *, context: int, slots: int) -> None:
+        self.shelf = shelf
         self.slots = slots
         self.context = context
         self._spec = spec

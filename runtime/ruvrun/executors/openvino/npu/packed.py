@@ -31,6 +31,7 @@ import numpy as np
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.executors import Span
+from ruvrun.executors.openvino.compiled import Shelf
 from ruvrun.executors.openvino.kernels import Ran, kernels
 from ruvrun.executors.openvino.masks import HIDDEN, fill_mask
 from ruvrun.executors.openvino.npu.static import PAST, PRESENT, Sizes, StaticGraph
@@ -46,28 +47,26 @@ class PackedDecoder:
     Args:
         compiled: makes the graph of some sizes.
         spec: the stage's ``bundle.toml``.
-        kept: the space for keys and values of all slots, by the names of their ports.
+        shelf: where graphs are kept for the next start.
         context: positions per slot.
         slots: sequences at a time.
-        constants: what the graphs were read with; kept as long as the decoder.
     """
 
     def __init__(
         self,
         compiled: Callable[[Sizes], Any],
         spec: StageSpec,
-        kept: Mapping[str, Array],
+        shelf: Shelf,
         *,
         context: int,
         slots: int,
-        constants: Array,
     ) -> None:
-        self._constants = constants
+        self.shelf = shelf
         self.slots = slots
         self.context = context
         self._spec = spec
         self._compiled = compiled
-        self._kept = kept
+        self._kept: dict[str, Array] = {}
         self._piece = min(CHUNK, context)
         self._graphs: dict[Sizes, StaticGraph] = {}
         self._ran: list[StaticGraph] = []

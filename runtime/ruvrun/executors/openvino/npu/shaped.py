@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
 
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
-from ruvrun.executors.openvino.devices import compile_stage, require, settings
+from ruvrun.executors.openvino.compiled import Shelf
+from ruvrun.executors.openvino.devices import compile_stage, described, require, settings
 from ruvrun.executors.openvino.graph import OpenVinoGraph, refused
 from ruvrun.executors.openvino.intermediate import loading
 from ruvrun.executors.openvino.kernels import Ran
@@ -58,14 +60,17 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool 
     with loading(spec):
         model = core.read_model(directory / spec.model)
     told = settings(device, spec, threads, profile=profile)
+    shelf = Shelf(core, directory, spec, described(core, device), told)
 
-    def compiled(shapes: Shapes) -> OpenVinoGraph:
+    def compiled(shapes: Shapes) -> Any:
         static = model.clone()
         try:
             if shapes:
                 static.reshape({name: ov.PartialShape(list(shape)) for name, shape in shapes.items()})
         except RuntimeError as error:
             raise refused(str(error)) from None
-        return OpenVinoGraph(compile_stage(core, static, device, spec, told))
+        return compile_stage(core, static, device, spec, told)
 
-    return ShapedGraph(compiled) if model.is_dynamic() else compiled({})
+    if model.is_dynamic():
+        return ShapedGraph(lambda shapes: OpenVinoGraph(compiled(shapes), shelf))
+    return OpenVinoGraph(shelf.take(lambda: compiled({})), shelf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import openvino as ov
 from ruvrun.elements import Array
 from ruvrun.executors.openvino.masks import HIDDEN, MASK, window_masks
 from ruvrun.executors.openvino.ports import ROWS
+from ruvrun.executors.pages import zeroed
 
 PAST, PRESENT = "past_", "present_"
 
@@ -23,6 +24,9 @@ class Sizes:
     tokens: int
     positions: int
     rows: int
+
+    def __str__(self) -> str:
+        return f"tokens {self.tokens}, positions {self.positions}, rows {self.rows}"
 
     def of(self, name: str, shape: Any) -> list[int]:
         """The shape of an input, of which the axes behind the open ones are known."""
@@ -50,18 +54,23 @@ class StaticGraph:
     Args:
         compiled: the graph.
         sizes: what it was made for.
-        kept: keys and values, by the names of their ports; all graphs of a stage have the same.
+        kept: keys and values, by the names of their ports; all graphs of a stage have the same, and the first one
+            makes them.
     """
 
-    def __init__(self, compiled: Any, sizes: Sizes, kept: Mapping[str, Array]) -> None:
+    def __init__(self, compiled: Any, sizes: Sizes, kept: dict[str, Array]) -> None:
         self.sizes = sizes
         self.request = compiled.create_infer_request()
         self.arrays: dict[str, Array] = {}
         for port in compiled.inputs:
             name = port.get_any_name()
-            array = kept.get(name)
-            if array is None:
-                array = self.arrays[name] = np.zeros(list(port.get_shape()), port.get_element_type().to_dtype())
+            shape, dtype = list(port.get_shape()), np.dtype(port.get_element_type().to_dtype())
+            if not name.startswith(PAST):
+                array = self.arrays[name] = np.zeros(shape, dtype)
+            elif name in kept:
+                array = kept[name]
+            else:
+                array = kept[name] = zeroed(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
             self.request.set_tensor(port, ov.Tensor(array, shared_memory=True))
         self._outputs = {port.get_any_name(): port for port in compiled.outputs}
         self.windows = window_masks(self.arrays)
