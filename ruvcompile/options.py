@@ -46,8 +46,7 @@ PLAIN = (
 )
 """Options that are taken as they come."""
 
-MOST_USERS = 100_000
-_LONGEST_NAME = 200
+MOST_USERS, _LONGEST_NAME = 100_000, 200
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,8 @@ def read_given(
 
 def _require_known(path: Path, table: CostTable) -> None:
     """Nobody would ever ask for the rows of a back end that there is not."""
-    for kind, rows in (("unit", table.unit), ("overhead", table.overhead), ("stage", table.stage), ("rate", table.rate)):
-        for number, row in enumerate(rows):
+    for kind in ("unit", "overhead", "stage", "rate"):
+        for number, row in enumerate(getattr(table, kind)):
             if row.backend not in BACK_ENDS:
                 raise InputError(
                     "costs-backend-unknown",

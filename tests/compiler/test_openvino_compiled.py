@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,8 @@ from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvrun.bundle import COMPILED, NODE
-from ruvrun.executors import DecoderExecutor, ShelvedExecutor, load_decoder
+from ruvrun.errors import IntegrityError
+from ruvrun.executors import DecoderExecutor, ShelvedExecutor, Span, load_decoder
 from ruvrun.executors.openvino.compiled import Made, Shelf
 from ruvrun.executors.openvino.cpu import load_graph
 from ruvrun.executors.openvino.devices import Device
@@ -26,7 +28,7 @@ from ruvrun.pipeline.loading import load_worker
 from ruvrun.toml import dump_toml, read_toml
 from tests.decoders import Stage, family_program
 from tests.graphs import make_model, program_of, tensor, weight
-from tests.logits import CONTEXT, SLOTS, answer, written
+from tests.logits import CONTEXT, SLOTS, step, written
 
 BLOB, MADE = f"{COMPILED}/stage.blob", f"{COMPILED}/stage.toml"
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -163,6 +165,35 @@ def test_a_stage_that_is_no_bundle_gets_none(stage) -> None:
     assert not (path / NODE).exists()
 
 
+def test_one_that_computes_something_else_is_let_go(stage, monkeypatch) -> None:
+    """Its golden check fails, though all that is noted is as it was."""
+    path, spec = stage
+    opened(stage)
+    checks: list[bool] = []
+
+    def check(_path: Path, _spec: object, graph: OpenVinoGraph) -> None:
+        checks.append(graph.shelf.imported)
+        if graph.shelf.imported:
+            raise IntegrityError("golden-differs", "it computes something else", hint="-")
+
+    monkeypatch.setattr("ruvrun.pipeline.loading.verify_bundle", lambda *_: spec)
+    monkeypatch.setattr("ruvrun.pipeline.loading.largest_part", lambda _: 1 << 20)
+    monkeypatch.setattr("ruvrun.pipeline.loading.check_golden", check)
+    said: list[str] = []
+    load_worker(path, None, 0, context=0, streams=0, threads=1, say=said.append)
+    assert checks == [True, False]
+    assert said == ["ignored: node/compiled, compiled graphs: they do not compute what they should; compiling anew"]
+    assert (path / BLOB).exists(), "what was compiled took its place"
+    monkeypatch.setattr("ruvrun.pipeline.loading.check_golden", lambda *_: check_fails())
+    (path / BLOB).unlink()
+    with pytest.raises(IntegrityError, match="it computes something else"):
+        load_worker(path, None, 0, context=0, streams=0, threads=1)
+
+
+def check_fails() -> None:
+    raise IntegrityError("golden-differs", "it computes something else", hint="-")
+
+
 def test_loading_a_bundle_says_it(stage, monkeypatch) -> None:
     path, spec = stage
     opened(stage)
@@ -177,7 +208,6 @@ def test_loading_a_bundle_says_it(stage, monkeypatch) -> None:
 # Decoders in the forms for GPUs and NPUs, on the CPU in their place
 
 FORMS = {"openvino-gpu": ["stage"], "openvino-npu": ["4x4", "80x1"]}
-SIZES = [40, *[1] * 8]
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +217,10 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def forms(folder) -> dict[str, list[Stage]]:
-    """Two stages of each form, as bundles."""
-    program, store = family_program("llama", "int4", accuracy=1), WeightStore(folder / "w")
+    """Two stages of each form, as bundles, without rotary embeddings: what a CPU exports of those is no use."""
+    program, store = family_program("smollm3", "int4", accuracy=1, no_rope_layers=[0] * 5), WeightStore(folder / "w")
     found = {form: written(program, (3,), folder, store, form) for form in FORMS}
-    for path, _ in sum(found.values(), []):
+    for path, _ in chain(*found.values()):
         (path / NODE).mkdir()
     return found
 
@@ -202,6 +232,13 @@ def loaded(stages: Sequence[Stage], *, slots: int = SLOTS) -> list[DecoderExecut
         assert isinstance(each, ShelvedExecutor)
         each.shelf.keep()
     return made
+
+
+def said(executors: Sequence[DecoderExecutor]) -> np.ndarray:
+    """What is said after a prompt of 40 tokens, eight times: all that the graphs that are kept can be asked for."""
+    return np.concatenate(
+        [step(executors, Span(1, 0, 40, 1)), *(step(executors, Span(1, 40 + n, 1, 1)) for n in range(8))]
+    )
 
 
 def notes(executor: DecoderExecutor) -> list[str]:
@@ -218,23 +255,33 @@ def test_a_decoders_second_start_reads_no_graph_and_says_the_same(form, forms, m
     monkeypatch.setattr(f"{module}.map_stage", lambda *_: pytest.fail("the graph was read"))
     second = loaded(forms[form])
     assert [notes(each) for each in second] == [[], []]
-    assert np.array_equal(answer(second, SIZES), answer(first, SIZES))
+    assert np.array_equal(said(second), said(first))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_decoder_of_another_driver_is_compiled_anew(form, forms, monkeypatch) -> None:
-    wanted = answer(loaded(forms[form]), SIZES)
+    wanted = said(loaded(forms[form]))
     module = f"ruvrun.executors.{form.replace('-', '.')}"
-    monkeypatch.setattr(f"{module}.described", lambda core, name: Device(name, "a CPU", "32.1"))
+    monkeypatch.setattr(f"{module}.described", lambda _, name: Device(name, "a CPU", "32.1"))
     for _ in range(2):
         again = loaded(forms[form])
     assert [notes(each) for each in again] == [[], []], "what was compiled took its place"
-    monkeypatch.setattr(f"{module}.described", lambda core, name: Device(name, "a CPU", "33.2"))
+    monkeypatch.setattr(f"{module}.described", lambda _, name: Device(name, "a CPU", "33.2"))
     third = loaded(forms[form])
     for each in third:
         assert len(notes(each)) == len(FORMS[form])
         assert all("made with driver 32.1, this is 33.2; compiling anew" in note for note in notes(each))
-    assert np.array_equal(answer(third, SIZES), wanted)
+    assert np.array_equal(said(third), wanted)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_cpu_that_stands_in_keeps_no_rotary_embedding(form, tmp_path) -> None:
+    """What it exports of one is imported without complaint, and computes something else."""
+    stages = written(family_program("llama", "int4"), (), tmp_path, WeightStore(tmp_path / "w"), form)
+    ((path, _),) = stages
+    (path / NODE).mkdir()
+    loaded(stages)
+    assert list((path / COMPILED).iterdir()) == []
 
 
 def test_graphs_of_other_sizes_do_not_stay(forms) -> None:

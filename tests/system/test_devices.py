@@ -94,8 +94,7 @@ def test_one_pc_whose_gpu_npu_and_cpu_are_three_stages(tmp_path: Path, monkeypat
     assert len(json.loads(answered.stdout)["tokens"]) == 5
     # Nothing slides on an NPU: where the context is used up the answer ends, and says why.
     longest = manifest.space.context
-    asked = ("ruvrun", "run", tmp_path / "dist/manifest.toml", "--prompt", "hello", "--max-tokens", 2 * longest, "--json")
-    ended = json.loads(command(*asked).stdout)
+    ended = json.loads(command(*run[:-2], 2 * longest, "--json").stdout)
     assert ended["finish_reason"] == "length"
     assert ended["prompt_tokens"] + len(ended["tokens"]) == longest
     monkeypatch.delenv(VARIABLE)

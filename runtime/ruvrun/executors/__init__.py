@@ -74,12 +74,17 @@ class Shelf(Protocol):
 
     Attributes:
         notes: sentences for whoever watches, about what was kept and could not be used.
+        imported: whether any of it was used.
     """
 
     notes: list[str]
+    imported: bool
 
     def keep(self) -> None:
         """Keep it; to be said once it was seen to compute what it should. Never fails."""
+
+    def drop(self) -> None:
+        """Let go of what was kept. Never fails."""
 
 
 @runtime_checkable

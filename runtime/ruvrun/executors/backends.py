@@ -65,9 +65,7 @@ BACK_ENDS: Mapping[str, BackEnd] = {
     "openvino-npu": BackEnd(
         "OpenVINO on an NPU", "ruvrun.executors.openvino.npu", "openvino", {"f32": ("f16", "f32")}, NPU
     ),
-    "reference": BackEnd(
-        "the reference", "ruvrun.executors.reference", "reference", {"f32": ("f32",)}, copies=True
-    ),
+    "reference": BackEnd("the reference", "ruvrun.executors.reference", "reference", {"f32": ("f32",)}, copies=True),
 }
 
 

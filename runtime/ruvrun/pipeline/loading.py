@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ruvrun
-from ruvrun.bundle import StageSpec, verify_bundle
-from ruvrun.errors import InputError
+from ruvrun.bundle import COMPILED, StageSpec, verify_bundle
+from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import ShelvedExecutor, load_executor
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.selfcheck import check_golden
@@ -41,7 +41,14 @@ def load_worker(
     shelf = executor.shelf if isinstance(executor, ShelvedExecutor) else None
     for note in shelf.notes if shelf else ():
         say(note)
-    check_golden(directory, spec, executor)
+    try:
+        check_golden(directory, spec, executor)
+    except IntegrityError:
+        if not (shelf and shelf.imported):
+            raise
+        say(f"ignored: {COMPILED}, compiled graphs: they do not compute what they should; compiling anew")
+        shelf.drop()
+        return load_worker(directory, manifest, stage, context=context, streams=streams, threads=threads, say=say)
     if shelf:
         shelf.keep()
     return Worker(executor, spec, largest=largest_part(manifest))

@@ -10,10 +10,13 @@ driver, the version of OpenVINO and the machine. Else it is ignored, which is to
 compiled. What was compiled takes its place when whoever serves with it says so (``keep``), which is after the stage was
 seen to compute what it should. Who measures or compares says nothing, and leaves nothing behind.
 
-It is kept where there is room: a blob holds the weights once more, on the disk and, while it is written, in memory.
+It is kept where there is room: a blob holds the weights once more, on the disk and, while it is written, in memory. One
+that a later start takes, and that does not compute what it should, is let go, and the stage is loaded again.
 
-Decoders in the form for CPUs have none: what is exported of paged attention lacks the sizes of its heads, and cannot be
-imported (OpenVINO 2026.4). They are made ready when they are built, as far as they can be (``cpu/attention``).
+Two things a CPU exports cannot be used (OpenVINO 2026.4). Paged attention lacks the sizes of its heads, and is not
+imported: decoders in the form for CPUs have no blobs, and are made ready when they are built, as far as they can be
+(``cpu/attention``). A rotary embedding lacks sizes, too, is imported, and reads memory that nobody wrote: graphs that
+have one are not kept for a CPU, which then is mostly in the place of a GPU or an NPU.
 """
 
 from __future__ import annotations
@@ -83,12 +86,14 @@ class Shelf:
 
     Attributes:
         notes: a sentence about every blob that is there and does not fit.
+        imported: whether any graph is from a blob.
     """
 
     def __init__(
         self, core: Any, directory: Path, spec: StageSpec, device: Device, settings: Mapping[str, Any]
     ) -> None:
         self.notes: list[str] = []
+        self.imported = False
         self._core, self._directory, self._spec = core, directory, spec
         self._settings = dict(settings)
         self._here = Made(
@@ -123,7 +128,7 @@ class Shelf:
         return found
 
     def held(self, model: Any, constants: Array) -> Any:
-        """``model``, and its ``constants`` from now on as long as the stage: kernels read some of them where they are."""
+        """``model``; its ``constants`` stay from now on as long as the stage: kernels read some where they are."""
         self._read.append(constants)
         return model
 
@@ -140,12 +145,16 @@ class Shelf:
                 if path.stem not in self._known or path.stem in fresh:
                     path.unlink()
             for name, (made, model) in fresh.items():
-                if self._room():
+                if self._room() and not (made.device.startswith(CPU) and _rotates(model)):
                     exported = model.export_model()
                     data = exported if isinstance(exported, bytes) else exported.getvalue()
                     sha256 = hashlib.sha256(data).hexdigest()
                     write_whole(_blob(folder, name), data)
                     write_whole(_note(folder, name), dump_toml(msgspec.structs.replace(made, sha256=sha256)))
+
+    def drop(self) -> None:
+        """Let go of all that is kept; never fails."""
+        shutil.rmtree(self._directory / COMPILED, ignore_errors=True)
 
     def _imported(self, name: str, here: Made) -> Any:
         """The graph in a blob; None where there is none, or it is not taken, which is noted."""
@@ -156,7 +165,9 @@ class Shelf:
         try:
             made = read_toml(note, Made, "note of a compiled graph")
             pairs = {each: (getattr(made, each), getattr(here, each)) for each in _TOLD}
-            other = [_TOLD[each].format(was or "none", now or "none") for each, (was, now) in pairs.items() if was != now]
+            other = [
+                _TOLD[each].format(was or "none", now or "none") for each, (was, now) in pairs.items() if was != now
+            ]
             if other:
                 why = "; ".join(other)
             elif file_sha256(blob) != made.sha256:
@@ -165,6 +176,7 @@ class Shelf:
                 data = mapped([(blob, blob.stat().st_size)])
                 model = self._core.import_model(ov.Tensor(data, shared_memory=True), here.device, self._settings)
                 self._read.append(data)
+                self.imported = True
                 return model
         except InputError as error:
             why = error.message
@@ -175,9 +187,12 @@ class Shelf:
 
     def _room(self) -> bool:
         weights = self._spec.weight_bytes
-        return (
-            shutil.disk_usage(self._directory).free > _DISK * weights and memory_available() > _MEMORY * weights
-        )
+        return shutil.disk_usage(self._directory).free > _DISK * weights and memory_available() > _MEMORY * weights
+
+
+def _rotates(model: Any) -> bool:
+    """Whether a graph that was compiled for a CPU has a rotary embedding in one of its kernels."""
+    return any(node.get_rt_info()["layerType"].astype(str) == "RoPE" for node in model.get_runtime_model().get_ops())
 
 
 def _cpu() -> str:
