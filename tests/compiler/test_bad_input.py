@@ -101,9 +101,8 @@ def test_costs_of_a_back_end_that_there_is_not(
 ) -> None:
     """Nobody would ever ask for them, and all would be measured anew without a word."""
     known = (folder / "costs.toml").read_text()
-    unit = known.replace('backend = "onnxruntime"', 'backend = "onxruntime"', 1)
-    own = '[[overhead]]\nkind = "graph"\ntarget = "host"\nbackend = "onxruntime"\nthreads = 1\nsource = 0\n'
-    for kind, text in (("unit", unit), ("overhead", f"{known}\n{own}")):
+    right, wrong = 'backend = "onnxruntime"', 'backend = "onxruntime"'
+    for kind, text in (("unit", known.replace(right, wrong)), ("overhead", known.replace(right, wrong, 1))):
         code, told, error = priced(folder, tmp_path, capsys, text)
         assert (code, error["ref"]) == (3, "costs-backend-unknown")
         assert f"[[{kind}]] 0 is of the unknown back end 'onxruntime'" in told
