@@ -4,9 +4,10 @@ Between two steps of a group that decodes at most one chunk passes, so its membe
 takes on the slowest stage. With chunks of at most ``PATIENCE`` usual steps they wait for a token at most 1 + PATIENCE
 times as long as without the newcomer; and the newcomer, whose chunks take turns with their steps, gets about PATIENCE
 of every 1 + PATIENCE parts of the time. On two cores the longest of some hundred waits is 1.3 to 1.5 times a usual one
-without any newcomer: with 1.2 the longest became 3.2 times a usual one, with 0.9 it stays below three. Larger chunks are nothing but a longer wait for those who decode, since what a
-chunk costs grows with its tokens: half of SmolLM2-135M on a core took 10.2 ms for a step of four rows, and 19, 74 and
-321 ms for chunks of 16, 64 and 256 tokens. Below LEAST tokens what every step costs beside them begins to weigh.
+without any newcomer: with 1.2 the longest became 3.2 times a usual one, with 0.9 it stays below three. Larger chunks
+are nothing but a longer wait for those who decode, since what a chunk costs grows with its tokens: half of SmolLM2-135M
+on a core took 10.2 ms for a step of four rows, and 19, 74 and 321 ms for chunks of 16, 64 and 256 tokens. Below LEAST
+tokens what every step costs beside them begins to weigh.
 """
 
 from __future__ import annotations
