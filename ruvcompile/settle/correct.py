@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from ruvcompile.plan import Facts, Plan, make_plan
-from ruvcompile.settle.held import Held, Ratios, promised, promised_alone, shares_cores, units_of
+from ruvcompile.settle.held import Held, Ratios, by_own_time, promised, promised_alone, shares_cores, units_of
 
 
 def corrected(held: Held, facts: Facts) -> Facts:
@@ -52,11 +52,8 @@ def with_waits(plan: Plan, per_s: float, facts: Facts) -> Facts:
 
 
 def tells_apart(plan: Plan, facts: Facts) -> bool:
-    """Whether a look at the stages says what each of them takes itself.
-
-    Where they take turns on a core their CPU time does, if one thread is all that works.
-    """
-    return not shares_cores(plan, facts) or all(member.threads == 1 for member in plan.members)
+    """Whether a look at the stages says what each of them takes itself, also where they take turns on a core."""
+    return by_own_time(plan) or not shares_cores(plan, facts)
 
 
 def _factors(plan: Plan, ratios: Ratios, before: tuple[float, ...], facts: Facts) -> tuple[float, ...]:

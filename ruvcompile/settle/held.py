@@ -18,6 +18,8 @@ from ruvcompile.measure.staged import Reality
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Plan
 from ruvrun.costs import CostTable, StageCost, merge, stage_key
+from ruvrun.executors.forms import CPU, DEVICES
+from ruvrun.machine import has_cpu_quota
 from ruvrun.profile.provenance import provenance
 
 FIRST, AGAIN = 1, 2
@@ -99,6 +101,15 @@ def shares_cores(plan: Plan, facts: Facts) -> bool:
     return sum(member.threads for member in plan.members if member.node.local) > facts.cores
 
 
+def by_own_time(plan: Plan) -> bool:
+    """Whether what the thread of a stage worked is what its steps take, as ``ruvrun profile`` has it.
+
+    Then whoever takes its core now and then is no reason to move a cut, be it another stage or a stranger.
+    """
+    on_cpu = all(DEVICES.get(member.target.backend, CPU) == CPU for member in plan.members)
+    return on_cpu and all(member.threads == 1 for member in plan.members) and not has_cpu_quota()
+
+
 def promised(plan: Plan) -> float:
     """Tokens or items per second that the plan predicts for the streams it is made for."""
     figures = plan.figures
@@ -139,8 +150,7 @@ def with_reality(plan: Plan, facts: Facts, realities: Iterable[Reality], look: i
         found: dict[tuple[Any, ...], list[int]] = {}
         for number, row in enumerate(blanks):
             found.setdefault(_identity(row), []).append(number)
-        turns = reality.streams > 1 and shares_cores(plan, facts)
-        times = reality.own_ms if turns else reality.stage_ms
+        times = reality.own_ms if by_own_time(plan) else reality.stage_ms
         rows += [_seen(blanks[numbers[0]], reality, times, numbers) for numbers in found.values()]
     first = plan.members[0]
     source = provenance(first.target.backend, facts.program.name, first.threads)

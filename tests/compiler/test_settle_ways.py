@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -13,7 +14,7 @@ from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.settle import promised, promised_alone, settle
 from ruvcompile.settle.correct import corrected, with_waits, with_ways
-from ruvcompile.settle.held import blank, counts, look_up, with_reality
+from ruvcompile.settle.held import blank, by_own_time, counts, look_up, with_reality
 from ruvrun.costs import CostTable, merge
 from tests.compiler.planned import facts_of, fleet, node, table
 from tests.decoders import tiny_program
@@ -61,9 +62,14 @@ def test_that_a_round_was_shorter_than_its_parts_nothing_explains(program) -> No
 
 def seen(facts: Facts, plan: Plan, company: float, lone: float) -> Facts:
     """Stages took so many times what was expected of them, with all sequences and with one."""
-    many = Reality(tuple(company * ms for ms in plan.inner_ms), (1,) * 2, promised(plan) / company, plan.streams)
-    one = Reality(tuple(lone * ms for ms in plan.alone_ms), (1,) * 2, promised_alone(plan) / lone, 1)
+    many = reality([company * ms for ms in plan.inner_ms], promised(plan) / company, plan.streams)
+    one = reality([lone * ms for ms in plan.alone_ms], promised_alone(plan) / lone, 1)
     return with_reality(plan, facts, (one, many))
+
+
+def reality(ms: Sequence[float], per_s: float, streams: int) -> Reality:
+    """Stages whose threads work so long, which somebody makes twice as long by the clock."""
+    return Reality(tuple(2 * each for each in ms), (1,) * len(ms), per_s, streams, tuple(ms))
 
 
 def test_who_works_alone_is_corrected_by_what_was_seen_alone(program) -> None:
@@ -89,6 +95,26 @@ def test_a_promise_to_one_or_to_all_that_does_not_hold_is_no_agreement(program, 
     assert held.difference == pytest.approx(0.2, abs=0.001)
 
 
+def test_where_a_stage_has_several_threads_the_clock_counts(program, monkeypatch) -> None:
+    facts, plan = planned(program)
+    monkeypatch.setattr("ruvcompile.settle.held.by_own_time", lambda _plan: False)
+    held = look_up(plan, seen(facts, plan, 1.0, 1.0))
+    assert held is not None
+    assert held.ratios == held.lone_ratios == pytest.approx((2.0, 2.0))
+
+
+def test_what_a_quota_or_a_device_makes_of_a_step_the_clock_tells(program, monkeypatch) -> None:
+    _, plan = planned(program)
+    assert by_own_time(plan)
+    ((one, other),) = plan.pipelines
+    two_threads = replace(plan, pipelines=((replace(one, threads=2), other),))
+    on_gpu = replace(plan, pipelines=((one, replace(other, target=replace(other.target, backends=("openvino-gpu",)))),))
+    assert not by_own_time(two_threads)
+    assert not by_own_time(on_gpu)
+    monkeypatch.setattr("ruvcompile.settle.held.has_cpu_quota", lambda: True)
+    assert not by_own_time(plan)
+
+
 def test_a_look_with_all_of_them_alone_is_half_of_what_is_to_be_known(program) -> None:
     facts, plan = planned(program)
     rows = [msgspec.structs.replace(row, ms=1.0, per_s=1.0) for row in blank(plan, facts, plan.streams)]
@@ -99,7 +125,7 @@ def test_a_look_with_all_of_them_alone_is_half_of_what_is_to_be_known(program) -
 def test_a_plan_for_one_is_looked_at_with_one(program) -> None:
     facts, plan = planned(program, streams=1)
     assert counts(plan) == (1,)
-    one = Reality(tuple(1.2 * ms for ms in plan.inner_ms), (1,) * 2, promised(plan) / 1.2, 1)
+    one = reality([1.2 * ms for ms in plan.inner_ms], promised(plan) / 1.2, 1)
     facts = with_reality(plan, facts, (one,))
     held = look_up(plan, facts)
     assert held is not None
@@ -110,8 +136,8 @@ def test_a_plan_for_one_is_looked_at_with_one(program) -> None:
 def test_copies_that_one_sequence_does_not_reach_keep_their_costs(program) -> None:
     """It passes the first pipeline; the other's stages had nothing to do, which is not that they took no time."""
     facts, plan = planned(program, stages=1, replicas=2)
-    many = Reality(plan.inner_ms, (1,) * 2, promised(plan), plan.streams)
-    one = Reality((1.5 * plan.alone_ms[0], 0.0), (1,) * 2, promised_alone(plan) / 1.5, 1)
+    many = reality(plan.inner_ms, promised(plan), plan.streams)
+    one = reality([1.5 * plan.alone_ms[0], 0.0], promised_alone(plan) / 1.5, 1)
     facts = with_reality(plan, facts, (one, many))
     held = look_up(plan, facts)
     assert held is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ruvcompile.load import load
@@ -14,7 +16,7 @@ from ruvrun.costs import UnitCost
 from ruvrun.errors import InputError
 from ruvrun.manifest import KeyValue
 from ruvrun.profile import decoder
-from ruvrun.profile.conditions import Conditions
+from ruvrun.profile.conditions import Conditions, clock_of
 from ruvrun.profile.places import STATE_BYTES, Ground, Place, ground
 from ruvrun.profile.sheet import UNITS, load_sheet
 from tests.decoders import tiny_program
@@ -30,6 +32,27 @@ def spec_of(layers: int, heads: int, head_size: int, *, exported: bool = False) 
         forward=[], files=[], kv=KeyValue(layers=layers, heads=heads, head_size=head_size, dtype="float32"),
         exported=exported,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("backend", "threads", "quota", "own"),
+    [
+        ("onnxruntime", 1, False, True),
+        ("openvino", 1, False, True),
+        ("onnxruntime", 2, False, False),
+        ("onnxruntime", 1, True, False),
+        ("openvino-gpu", 1, False, False),
+        ("openvino-npu", 1, False, False),
+    ],
+)
+def test_a_threads_own_time_counts_where_it_is_all_that_works(
+    backend: str, threads: int, quota: bool, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where it waits for other threads or a device, and not where it is stopped part of the time."""
+    monkeypatch.delenv("RUVRUN_DEVICE", raising=False)
+    monkeypatch.setattr("ruvrun.profile.conditions.has_cpu_quota", lambda: quota)
+    spec = msgspec.structs.replace(spec_of(1, 1, 16), backend=backend)
+    assert clock_of(spec, Conditions(threads=threads)) is (time.thread_time if own else time.perf_counter)
 
 
 @pytest.mark.parametrize("context", [2, 3, 8, 17, 40, 200, 256, 4096])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from ruvrun.bundle import StageSpec
+from ruvrun.executors.forms import CPU, device_of
+from ruvrun.machine import has_cpu_quota
 
 Tell = Callable[[str, int, int], None]
 """Told of progress: what is being measured, how much of it is done, out of how much."""
@@ -37,3 +42,14 @@ class Conditions:
     fine: float = 0.005
     brief: bool = False
     rows: int = 0
+
+
+def clock_of(spec: StageSpec, conditions: Conditions) -> Callable[[], float]:
+    """What the steps of a stage are timed by, in seconds.
+
+    A single thread's own time is what it needs, also where others take its core now and then. Several threads wait for
+    each other, and a thread for a device, and these have no time in common but the clock's; and where a quota stops a
+    process part of the time, that is how fast it is.
+    """
+    own = conditions.threads == 1 and device_of(spec) == CPU and not has_cpu_quota()
+    return time.thread_time if own else time.perf_counter

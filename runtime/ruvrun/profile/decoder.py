@@ -31,8 +31,8 @@ import numpy as np
 from ruvrun.bundle import StageSpec
 from ruvrun.costs import NodeCost, Point, UnitCost
 from ruvrun.executors import Array, back_end, load_decoder
-from ruvrun.machine import forget_peak, has_cpu_quota, peak_bytes
-from ruvrun.profile.conditions import Conditions, Tell, silent
+from ruvrun.machine import forget_peak, peak_bytes
+from ruvrun.profile.conditions import Conditions, Tell, clock_of, silent
 from ruvrun.profile.places import Ground, Place
 from ruvrun.profile.recorded import Measured, Recording, counted, counts, open_counted, recorded
 from ruvrun.profile.sheet import Sheet
@@ -115,7 +115,7 @@ def measure_decoder(
     inputs = inputs_of(spec, max(place.rows * place.tokens for place in where.places))
     if conditions.brief and counts(spec):
         return _measured_at_once(spec, sheet, held.pop().executor, inputs, where, conditions, tell)
-    sizes, noise = _sizes(held.pop().executor, inputs, where, conditions, tell)
+    sizes, noise = _sizes(held.pop().executor, inputs, where, conditions, clock_of(spec, conditions), tell)
     gc.collect()
     with recorded(directory, spec, where, conditions.threads) as recording:
         profiled = _profiled(recording, spec, inputs, where, conditions, tell)
@@ -139,20 +139,16 @@ def _measured_at_once(
     """The rows of a stage that counts: sizes and shares are of the same steps."""
     ran: dict[Place, list[dict[Kernel, float]]] = defaultdict(list)
     sizes, noise = _sizes(
-        executor, inputs, where, conditions, tell, done=lambda place: ran[place].append(counted(executor))
+        executor,
+        inputs,
+        where,
+        conditions,
+        clock_of(spec, conditions),
+        tell,
+        done=lambda place: ran[place].append(counted(executor)),
     )
     shares = {place: net(ran[place], statistics.median(sizes[place])) for place in where.places}
     return _rows(spec, sheet, where, shares, conditions, noise)
-
-
-def _clock(conditions: Conditions) -> Callable[[], float]:
-    """What steps are timed by.
-
-    A single thread's own time is what it needs, also where others take its core now and then. Several threads wait for
-    each other, and have no time in common but the clock's; and where a quota stops a process part of the time, that is
-    how fast it is.
-    """
-    return time.thread_time if conditions.threads == 1 and not has_cpu_quota() else time.perf_counter
 
 
 def _sizes(
@@ -160,12 +156,14 @@ def _sizes(
     inputs: Mapping[str, Array],
     where: Ground,
     conditions: Conditions,
+    clock: Callable[[], float],
     tell: Tell,
     done: Callable[[Place], None] = lambda _place: None,
 ) -> tuple[dict[Place, list[float]], float]:
     """Milliseconds of the unprofiled steps, and how far those at the usual place spread by the clock on the wall.
 
     Args:
+        clock: what steps are timed by.
         done: told of every step that is counted.
     """
     longest = max(place.tokens for place in where.places)
@@ -179,7 +177,7 @@ def _sizes(
         done(place)
         return ms
 
-    runs = {place: runner(executor, inputs, place, _clock(conditions)) for place in where.places}
+    runs = {place: runner(executor, inputs, place, clock) for place in where.places}
     cases = []
     for place, run in runs.items():
         if place.tokens < longest or longest == 1:
@@ -210,7 +208,7 @@ def _profiled(
     executor.occupy(where.slots, where.filled)
     took = []
     for number, place in enumerate(order):
-        took.append(runner(executor, inputs, place, _clock(conditions))())
+        took.append(runner(executor, inputs, place, clock_of(spec, conditions))())
         recording.ran()
         tell("profile", 1 + number, len(order))
     traced = recording.runs()

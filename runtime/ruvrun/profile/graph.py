@@ -19,7 +19,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ from ruvrun.executors import GraphExecutor, back_end
 from ruvrun.executors.pages import use_huge_pages
 from ruvrun.npz import read_npz
 from ruvrun.profile.attribution import Attribution, Event
-from ruvrun.profile.conditions import Conditions, Tell, silent
+from ruvrun.profile.conditions import Conditions, Tell, clock_of, silent
 from ruvrun.profile.recorded import counts
 from ruvrun.profile.sheet import Sheet
+from ruvrun.profile.steady import spread as spread_of
 from ruvrun.scratch import scratch_folder
 
 LEAST_RUNS = 5
@@ -88,7 +89,7 @@ def measure_graph(
     executor, recorded = record(directory, spec, inputs, 1 + runs, conditions.threads)
     divided = [nodes.divide(events) for events in recorded]
     tell("profile", 1, 2)
-    total, spread = time_whole(executor, inputs, conditions)
+    total, spread = time_whole(executor, inputs, conditions, clock_of(spec, conditions))
     tell("run", 2, 2)
     costs = by_key(sheet, shared(total, divided))
     distinct = {unit.key: unit for unit in reversed(sheet.unit)}
@@ -160,20 +161,23 @@ def by_key(sheet: Sheet, nodes: Mapping[str, float]) -> dict[str, float]:
     return {key: round(sum(ms) / len(ms), 6) for key, ms in members.items()}
 
 
-def time_whole(executor: GraphExecutor, inputs: Mapping[str, Value], conditions: Conditions) -> tuple[float, float]:
-    """The median of whole runs without a profiler, in milliseconds, and their spread."""
+def time_whole(
+    executor: GraphExecutor, inputs: Mapping[str, Value], conditions: Conditions, clock: Callable[[], float]
+) -> tuple[float, float]:
+    """The median of whole runs without a profiler by ``clock``, in milliseconds; their spread by that on the wall."""
     for _ in range(2):
         executor.run(inputs)
     times: list[float] = []
+    walls: list[float] = []
     until = time.perf_counter() + conditions.seconds
     while len(times) < LEAST_RUNS or (
         len(times) < MOST_RUNS and time.perf_counter() < until and _roughness(times) > conditions.rough
     ):
-        start = time.perf_counter()
+        began, start = time.perf_counter(), clock()
         executor.run(inputs)
-        times.append(time.perf_counter() - start)
-    median = statistics.median(times)
-    return 1e3 * median, round(float((np.quantile(times, 0.9) - np.quantile(times, 0.1)) / median), 4)
+        times.append(clock() - start)
+        walls.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(times), spread_of(walls)
 
 
 def _roughness(times: Sequence[float]) -> float:
