@@ -73,7 +73,8 @@ def processes(placement: Placement, settings: Settings, http: Http | None) -> li
         extra += ["--queue", str(http.queue)] if http.queue is not None else []
         extra += ["--request-seconds", str(http.request_seconds)] if http.request_seconds is not None else []
         env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
-        found.append(Process("head", _argv(placement, settings, placement.manifest.head.node, "head", extra), env))
+        argv = _argv(placement, settings, placement.manifest.head.node, "head", extra)
+        found.append(Process("head", argv, env, front=True))
     return found
 
 

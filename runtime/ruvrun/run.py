@@ -50,7 +50,7 @@ def ask(
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     request = Request(driver.next_id(), tuple(tokens), prompt.max_tokens, prompt.sampling, eos)
     driver.submit(request, events.put)
-    decoder = tokenizer.decoder()
+    decoder = tokenizer.decoder(() if prompt.chat else tokens)
     text, generated, finish = "", [], None
     while finish is None:
         event = events.get()

@@ -85,7 +85,7 @@ def serve(
         loaded()
         return worker
 
-    transport = open_sockets(manifest, node, directory, endpoints)
+    transport = open_sockets(manifest, node, directory, endpoints, streams=streams)
     Stage(manifest, node, endpoints, transport, load, say, requires=requires(directory)).run(stop)
 
 

@@ -31,6 +31,7 @@ from ruvrun.spelling import Spelling
 TOKENIZER = "tokenizer.json"
 CHAT = "chat.json"
 _INCOMPLETE = "\ufffd"
+_ENOUGH = 8  # tokens of a prompt, to decode what follows as it stands in its text
 # The template is data: whatever an expression in it can raise is its way to refuse.
 _TEMPLATE_REFUSES = (
     *(jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError),
@@ -126,22 +127,29 @@ class Tokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
-    def decoder(self) -> Decoder:
-        """A fresh incremental decoder."""
-        return Decoder(self)
+    def decoder(self, before: Sequence[int] = ()) -> Decoder:
+        """A fresh incremental decoder of what follows the tokens ``before``; without any, a text begins."""
+        return Decoder(self, before)
 
 
 class Decoder:
     """Tokens in, text out, as soon as it is certain.
 
-    The texts that ``push`` and ``flush`` return, joined, are ``Tokenizer.decode`` of all tokens together.
+    The texts that ``push`` and ``flush`` return, joined, are ``Tokenizer.decode`` of all tokens together, less what it
+    makes of those before them.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._before: list[int] = []  # the tokens that gave the last text
         self._before_text = ""
         self._pending: list[int] = []  # tokens since then
+        for known in (before[-_ENOUGH:], before):  # the last ones may begin within a character, and spoil it all
+            tokens = [token for token in known if token not in tokenizer.special]
+            text = tokenizer.decode(tokens)
+            if not text.endswith(_INCOMPLETE):
+                self._before, self._before_text = tokens, text
+                break
 
     def push(self, ids: Sequence[int]) -> str:
         """Take more tokens; return the text that became certain, often that of the tokens before."""

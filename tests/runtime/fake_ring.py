@@ -26,7 +26,7 @@ class FakeRing:
         self.sent: list[frames.Ring] = []
         self.sent_to: list[int] = []
         self.most_in_ring = 0
-        self._workers = workers
+        self._workers = list(workers)
         self._names = names
         self._stages = len(names) // pipelines
         self._ring: deque[Event] = deque()
@@ -64,6 +64,11 @@ class FakeRing:
         """What was sent and not answered is gone."""
         with self._changed:
             self._ring.clear()
+
+    def replace(self, worker: Worker, index: int) -> None:
+        """The process of this stage was started again."""
+        with self._changed:
+            self._workers[index] = worker
 
     def lose_ring_of(self, pipeline: int) -> None:
         """As ``lose_ring``, of one pipeline."""

@@ -28,11 +28,13 @@ WAIT = 20.0
 
 
 @contextmanager
-def driving(*, stages: int = 2, streams: int = 4, **plan: float) -> Iterator[tuple[Driver, FakeRing]]:
+def driving(
+    *, stages: int = 2, streams: int = 4, serving: bool = False, **plan: float
+) -> Iterator[tuple[Driver, FakeRing]]:
     names = NAMES[:stages]
     ring = FakeRing(fake_workers(stages, slots=streams, context=64), names)
     engine = Engine(stages=stages, context=64, streams=streams, epoch=7)
-    driver = Driver(fake_manifest(names, **plan), ring, engine)
+    driver = Driver(fake_manifest(names, **plan), ring, engine, serving=serving)
     driver.start()
     try:
         yield driver, ring
@@ -101,7 +103,7 @@ def test_nothing_is_taken_before_every_stage_is_ready() -> None:
         assert driver.health()["status"] == "ready"
 
 
-def test_a_lost_stage_ends_every_request_and_is_named_and_all_works_when_it_is_back() -> None:
+def test_a_lost_stage_that_nobody_starts_again_ends_every_request_and_is_named() -> None:
     with driving(streams=1) as (driver, ring):
         ring.ready()
         assert driver.wait_ready(WAIT)

@@ -1,10 +1,11 @@
-"""Any history of two or three pipelines: requests come, are cancelled, stages are lost and come back. Every request
-ends once: with the tokens of the model alone, whatever pipelines it was in, or with the reason why not. Real engines
-and workers, no threads.
+"""Any history of one to three pipelines: requests come, are cancelled, stages are lost and come back, or do not. Every
+request ends once: with the tokens of the model alone, whatever pipelines it was in and however often they were lost, or
+with the reason why not. Real engines and workers, no threads.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping
 
@@ -12,26 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ruvrun import frames
-from ruvrun.engine import Engine, Lost, Token
+from ruvrun.engine import Engine, Lost, Sequence, Token
 from ruvrun.executors import Array
 from ruvrun.pipeline.lane import Event, Lane, Told
-from ruvrun.pipeline.spread import MOST_LOSSES, least_busy, leave, level
+from ruvrun.pipeline.spread import MOST_LOSSES, come_back, least_busy, leave, level, overdue
 from tests import strategies
 from tests.runtime.consistency import check
 from tests.runtime.fakes import VOCAB, fake_workers, plain_tokens
 
 CONTEXT = 24
+LATE = math.inf  # any deadline is over
 
 
 class World:
     """What the driver does, one act at a time."""
 
-    def __init__(self, pipelines: int, stages: int, streams: int) -> None:
+    def __init__(self, pipelines: int, stages: int, streams: int, absence: float) -> None:
         self.stages, self.streams = stages, streams
         self.engines = [
             Engine(stages=stages, context=CONTEXT, streams=streams, chunk=4, epoch=1) for _ in range(pipelines)
         ]
-        self.lanes = [Lane(number, engine, 10.0) for number, engine in enumerate(self.engines)]
+        self.lanes = [Lane(number, engine, 10.0, absence) for number, engine in enumerate(self.engines)]
         self.workers = [fake_workers(stages, slots=streams, context=CONTEXT) for _ in range(pipelines)]
         self.rings: list[deque[tuple[frames.Message, Mapping[str, Array]]]] = [deque() for _ in range(pipelines)]
         self.heard: dict[int, list[Event]] = {}
@@ -59,17 +61,19 @@ class World:
                 self.gone.add(name)
 
     def lose(self, data: st.DataObject) -> None:
-        """A pipeline is not whole: its processes died with all they had, or go on, and what they send comes late."""
+        """A pipeline is not whole: its processes died with all they had, or go on, and what they send comes late. Or it
+        is whole, and could not run a step.
+        """
         lane = data.draw(st.sampled_from(self.lanes))
         if not lane.ready:
             return
-        lane.ready = False
+        lane.ready = data.draw(st.booleans())
         assert isinstance(lane.work, Engine)
         begun = list(lane.work._running)
         waiting = list(lane.work._waiting)
         self.losses.update(begun)
         told = leave(lane, self.lanes, "gone")
-        if any(other.ready for other in self.lanes):
+        if lane.absence or any(other.ready for other in self.lanes if other is not lane):
             ended = [name for name in begun if self.losses[name] >= MOST_LOSSES]
         else:
             ended = [*begun, *waiting]
@@ -81,7 +85,17 @@ class World:
             self.rings[lane.number].clear()
 
     def mend(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from(self.lanes)).ready = True
+        come_back(data.draw(st.sampled_from(self.lanes)), self.lanes)
+
+    def wait(self, data: st.DataObject) -> None:
+        """The time is over in which a lost pipeline was to be whole, or for which one that failed is left alone."""
+        lane = data.draw(st.sampled_from(self.lanes))
+        if lane.kept:
+            kept = [each.request.id for each in lane.kept if isinstance(each, Sequence)]
+            told = overdue(lane, self.lanes, LATE)
+            assert [event.id for _, event in told] == ([] if lane.ready else kept)
+            assert not lane.kept
+            self.tell(told)
 
     def turn(self, number: int) -> None:
         """Send what can go, and let the oldest message of this pipeline go round."""
@@ -109,14 +123,18 @@ class World:
         held = [name for lane in self.lanes for name in lane.callers]
         assert len(held) == len(set(held))
         alive = [name for engine in self.engines for name in (*engine._running, *engine._waiting)]
+        alive += [each.request.id for lane in self.lanes for each in lane.kept if isinstance(each, Sequence)]
+        assert not any(lane.work.running and lane.kept and not lane.ready for lane in self.lanes)
         assert sorted(held) == sorted(alive)
 
 
-@given(st.data(), st.integers(2, 3), st.integers(1, 2), st.integers(1, 3))
-@settings(deadline=None, max_examples=60)
-def test_every_request_ends_once_and_right(data: st.DataObject, pipelines: int, stages: int, streams: int) -> None:
-    world = World(pipelines, stages, streams)
-    acts = [world.ask, world.ask, world.cancel, world.lose, world.mend]
+@given(st.data(), st.integers(1, 3), st.integers(1, 2), st.integers(1, 3), st.sampled_from([0.0, 30.0]))
+@settings(deadline=None, max_examples=100)
+def test_every_request_ends_once_and_right(
+    data: st.DataObject, pipelines: int, stages: int, streams: int, absence: float
+) -> None:
+    world = World(pipelines, stages, streams, absence)
+    acts = [world.ask, world.ask, world.cancel, world.lose, world.mend, world.wait]
     for _ in range(data.draw(st.integers(1, 30))):
         if data.draw(st.booleans()):
             data.draw(st.sampled_from(acts))(data)
@@ -124,7 +142,7 @@ def test_every_request_ends_once_and_right(data: st.DataObject, pipelines: int, 
             world.turn(data.draw(st.integers(0, pipelines - 1)))
         world.check()
     for lane in world.lanes:
-        lane.ready = True
+        come_back(lane, world.lanes)
     while any(lane.work.running or lane.work.waiting for lane in world.lanes):
         for number in range(pipelines):
             world.turn(number)

@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -145,6 +146,22 @@ def test_a_receiver_that_does_not_read_holds_nobody_up_and_loses_nothing() -> No
             first.receive(0)  # what had no room goes out here
             arrived += [event.parts for event in second.receive(0.01) if isinstance(event, Came)]
         assert [[bytes(part) for part in parts] for parts in arrived] == sent
+
+
+def test_a_link_whose_other_end_does_not_read_takes_so_many_frames_and_none_more() -> None:
+    with process("a", queue=5) as first, process("b") as second:
+        number = second.bind("local", secrets.randbits(62))
+        first.connect("b", "local", number)
+        assert first.receive(LONG) == [Up("b")]
+        sent = 0
+        while first.send(Peer("b"), [b"%d," % sent + bytes(50_000)]):
+            sent += 1
+        assert sent >= 5
+        coming = threading.Thread(target=lambda: [first.receive(0.05) for _ in range(40)])
+        coming.start()
+        frames = frames_of(second)
+        assert [int(next(frames)[0].split(b",")[0]) for _ in range(sent)] == list(range(sent))
+        coming.join()
 
 
 def test_last_words_leave_even_through_a_full_socket() -> None:

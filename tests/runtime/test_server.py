@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -357,6 +358,14 @@ def test_a_body_that_is_too_large(url: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(wire_module, "MAX_BODY", 1000)
     assert error_of(call(url, "POST", "/v1/completions", b" " * 1001))[0] == 413
     assert error_of(call(url, "POST", "/v1/completions", b" " * 1000))[0] == 400
+
+
+def test_a_body_that_would_be_too_large_is_not_waited_for(url: str) -> None:
+    """Not a byte of it comes."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=SAFETY) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 413"
 
 
 def test_paths_and_methods_that_do_not_exist(url: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ruvrun.engine import Engine
 from ruvrun.manifest import Tensor
-from ruvrun.pipeline.sockets import largest_part
+from ruvrun.pipeline.sockets import largest_part, most_waiting
 from tests.runtime.fake_ring import fake_manifest
 
 
@@ -27,3 +28,12 @@ def test_the_largest_part(dtype: str, shape: list[int | str], least: int) -> Non
     manifest = fake_manifest(["a"], "graph")
     program = msgspec.structs.replace(manifest.program, inputs=[Tensor(name="x", dtype=dtype, shape=shape)])
     assert largest_part(msgspec.structs.replace(manifest, program=program)) == least + 1024
+
+
+@pytest.mark.parametrize("stages", [1, 2, 5, 16])
+@pytest.mark.parametrize("streams", [1, 32, 5000])
+def test_a_link_holds_more_than_is_ever_in_a_ring(stages: int, streams: int) -> None:
+    manifest = fake_manifest([f"n{number}" for number in range(stages)])
+    engine = Engine(stages=stages, context=64, streams=streams)
+    assert engine.window == 2 * stages
+    assert most_waiting(manifest, streams) > engine.most_in_ring > engine.window

@@ -195,6 +195,22 @@ def test_who_ignores_sigterm_is_killed_and_so_is_what_it_started(monkeypatch: py
     assert all(has_ended(pidfd) for pidfd in watched)
 
 
+def test_the_front_ends_before_the_others_whatever_it_still_has_to_finish() -> None:
+    def leaving(name: str, seconds: float) -> list[str]:
+        code = (
+            "import signal, sys, time\n"
+            "def leave(*_):\n"
+            f"    time.sleep({seconds}); print('left {name}', file=sys.stderr, flush=True); sys.exit(0)\n"
+            f"signal.signal(signal.SIGTERM, leave)\n{SLEEP}"
+        )
+        return [sys.executable, "-c", code]
+
+    with keeping(Process("stage", leaving("stage", 0)), Process("head", leaving("head", 0.3), front=True)) as kept:
+        kept.line("up")
+        kept.line("up")
+    assert [kept.line("left"), kept.line("left")] == ["left head", "left stage"]
+
+
 def test_a_child_ends_when_its_parent_is_killed() -> None:
     child = "from ruvrun.supervise.child import end_with_parent; end_with_parent(); " + SLEEP
     parent = (

@@ -58,6 +58,27 @@ def test_only_the_first_leading_space_is_dropped(tmp_path: Path) -> None:
     assert one_by_one(pieces, ids) == ["a", " b", " a", ""]
 
 
+def test_what_continues_a_text_keeps_its_leading_space(tmp_path: Path) -> None:
+    pieces = Tokenizer(write_head(tmp_path, byte_fallback(), add_bos=True, bos_token="<s>"))
+    before, (after,) = pieces.encode("a b"), pieces.encode("a")[1:]
+    assert pieces.decoder(before).push([after]) == " a"
+    assert pieces.decoder(before[:1]).push([after]) == "a", "nothing stands before it"
+
+
+@given(st.text(max_size=12), st.text(max_size=12), st.integers(0, 4))
+def test_a_continuation_is_what_the_whole_text_has_more(
+    tokenizer: Tokenizer, before: str, after: str, cut: int
+) -> None:
+    first, second = tokenizer.encode(before), tokenizer.encode(after)
+    first = first[: max(0, len(first) - cut)]
+    known = tokenizer.decode(first)
+    if known.endswith("\ufffd"):
+        return  # a character that the prompt only began
+    decoder = tokenizer.decoder(first)
+    pieces = [decoder.push([token]) for token in second]
+    assert known + "".join(pieces) + decoder.flush() == tokenizer.decode([*first, *second])
+
+
 @given(st.text(), st.data())
 @example("👩‍👧", None)
 def test_pieces_add_up_for_any_text_and_grouping(tokenizer: Tokenizer, text: str, data: st.DataObject | None) -> None:

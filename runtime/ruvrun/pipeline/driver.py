@@ -12,10 +12,10 @@ microsecond here is one less for the model.
 
 What can go wrong, and what then happens:
 
-1. A stage is not ``ready`` any more (killed, unplugged, or it lost its own neighbour). The engine begins a new epoch
-   without its sequences, which end (``Lost``) where no other pipeline takes them; requests are refused until every
-   stage is ready again. Nothing has to be restarted.
-2. A stage says that it could not run a step (``Failed``). The same, but the stages stay ready.
+1. A stage is not ``ready`` any more (killed, unplugged, or it lost its own neighbour). The engine begins a new epoch,
+   and its sequences go on at another pipeline or wait for the stage, whose absence is bounded; then they end
+   (``Lost``). New requests are refused until every stage is ready again. Nothing has to be restarted.
+2. A stage says that it could not run a step (``Failed``). The same, but the stages stay ready, so that it goes on soon.
 3. All links stand and yet no answer comes. After a deadline that the plan's times make generous, the same as 2.
 
 Pipelines of graphs have no sequences: a call is one message, and several in flight fill the pipeline.
@@ -45,8 +45,8 @@ from ruvrun.manifest import Manifest
 from ruvrun.pipeline.calls import Call, Calls
 from ruvrun.pipeline.health import Health
 from ruvrun.pipeline.lane import Event as Event
-from ruvrun.pipeline.lane import Lane, OnEvent, Tensors, Told, patience_of, stage_lost
-from ruvrun.pipeline.spread import least_busy, leave, level
+from ruvrun.pipeline.lane import Lane, OnEvent, Tensors, Told, absence_of, patience_of, stage_lost
+from ruvrun.pipeline.spread import come_back, least_busy, leave, level, overdue
 
 _STOPPING = "the service is stopping"
 _log = logging.getLogger("ruvrun")
@@ -85,6 +85,7 @@ class Driver:
         ring: the head's links.
         work: the engine of a decoder, or the calls of a graph; one for each pipeline, in order.
         on_change: told (name, state, why) whenever a stage's state changes, in the driver's thread.
+        serving: whether lost stages are waited for: somebody starts them again.
     """
 
     def __init__(
@@ -93,10 +94,14 @@ class Driver:
         ring: Links,
         *work: Engine | Calls,
         on_change: Callable[[str, str, str], None] = lambda _name, _state, _why: None,
+        serving: bool = False,
     ) -> None:
         self._id = manifest.id
         self._ring = ring
-        self._lanes = tuple(Lane(number, own, patience_of(manifest, number)) for number, own in enumerate(work))
+        self._lanes = tuple(
+            Lane(number, own, patience_of(manifest, number), absence_of(manifest, number) if serving else 0.0)
+            for number, own in enumerate(work)
+        )
         self._decodes = isinstance(work[0], Engine)
         self._on_change = on_change
         self._health = Health(manifest.pipeline)
@@ -201,7 +206,8 @@ class Driver:
     def load(self) -> tuple[int, int]:
         """How many requests run, and how many wait for space."""
         with self._lock:
-            return sum(lane.work.running for lane in self._lanes), sum(lane.work.waiting for lane in self._lanes)
+            running = sum(lane.work.running for lane in self._lanes)
+            return running, sum(lane.work.waiting + len(lane.kept) for lane in self._lanes)
 
     def counters(self, *, reset: bool = False, timeout: float = 5.0) -> dict[str, Counters]:
         """Every stage's counters since the last reset, by node name; a stage that does not answer is left out."""
@@ -267,8 +273,7 @@ class Driver:
                 if due is not None and (several or not arrived):  # what one lane awaits, others' messages do not bring
                     now = time.monotonic()
                     for lane in lanes:
-                        if why := lane.overdue(now):
-                            told += leave(lane, lanes, why)
+                        told += overdue(lane, lanes, now)
                 if several:
                     level(lanes)
         self._tell(told)
@@ -292,7 +297,7 @@ class Driver:
             return []
         self._on_change(message.node, message.state, message.why)
         if self._health.whole(lane.number):
-            lane.ready = True
+            come_back(lane, self._lanes)
             if self._health.ready:
                 self._all_ready.set()
         elif lane.ready:

@@ -13,7 +13,7 @@ from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.chunks import chunks_beside
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.ring import Ring
-from ruvrun.pipeline.sockets import largest_part
+from ruvrun.pipeline.sockets import largest_part, open_sockets
 from ruvrun.placement import Endpoints
 
 # A whole number of the blocks that any back end keeps positions in.
@@ -37,9 +37,9 @@ def open_driver(
         bundle: the bundle of the head's node, for its key.
         space: key/value space of each pipeline; every stage must have been started with the same.
         on_change: as for ``Driver``.
-        serving: whether people are served: prompts that begin alike are computed once, and go in small chunks beside
-            those who decode, where all stages can do so. Else prompts are given to measure what they cost, and what
-            decoding costs behind them: each is computed, at once.
+        serving: whether people are served: a lost stage is waited for; prompts that begin alike are computed once, and
+            go in small chunks beside those who decode, where all stages can do so. Else prompts are given to measure
+            what they cost, and what decoding costs behind them: each is computed, at once.
     """
     # Stages that outlive a head keep the epoch they have seen, so a new head begins above it.
     epoch = time.time_ns() // 1_000_000
@@ -49,7 +49,9 @@ def open_driver(
             work.append(engine_of(manifest, pipeline, space, epoch, serving=serving))
         else:
             work.append(Calls(stages=len(pipeline.stages), epoch=epoch, largest=largest_part(manifest)))
-    return Driver(manifest, Ring(manifest, endpoints, bundle), *work, on_change=on_change)
+    sockets = open_sockets(manifest, manifest.head.node, bundle, endpoints, streams=space.streams)
+    ring = Ring(manifest, endpoints, bundle, transport=sockets)
+    return Driver(manifest, ring, *work, on_change=on_change, serving=serving)
 
 
 def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, *, serving: bool) -> Engine:

@@ -5,6 +5,11 @@ epochs, and its own deadline, and what goes wrong in one is no affair of the oth
 links' one socket, the numbers of requests) is the driver's, which also holds the lock under which everything here is
 called.
 
+**A loss** takes what the stages hold, which the tokens here can make again, so whoever no other pipeline takes is
+``kept``: nothing is sent until every stage is ready again, then all go on from their tokens, together. A stage has
+``absence`` seconds to come back. Where a step failed and no stage went, they go on after ``PAUSE``: a stage that cannot
+pass a step on says first that it could not, and then that its neighbour is gone, and those two are one loss.
+
 Every step of every sequence passes here, with its caches cold, so its way is short: ``next``, ``sampled`` and what they
 call are plain loops.
 """
@@ -15,16 +20,21 @@ import time
 from collections.abc import Callable, Mapping
 
 from ruvrun.elements import Value
-from ruvrun.engine import Engine, Lost, Token
+from ruvrun.engine import Engine, Lost, Sequence, Token
 from ruvrun.errors import IntegrityError, UnreachableError
 from ruvrun.frames import Failed, Ring, Run, Sampled, Step
 from ruvrun.manifest import Manifest
-from ruvrun.pipeline.calls import Calls
+from ruvrun.pipeline.calls import Call, Calls
 
 Event = Token | Lost
 OnEvent = Callable[[Event], None]
 Tensors = Mapping[str, Value]
 Told = list[tuple[OnEvent, Event]]
+
+PAUSE = 0.5
+# Of a stage that comes back: a process that is started again, and bytes that are hashed, read and packed in a second.
+_RESTART = 30.0
+_LOADED = 50e6
 
 
 class Lane:
@@ -34,25 +44,42 @@ class Lane:
         number: which one of the manifest.
         work: the engine of a decoder, or the calls of a graph.
         patience: seconds that a step may take, however busy the machines are.
+        absence: seconds that a lost stage has to come back; 0: nobody waits for it.
     """
 
-    __slots__ = ("_epoch", "_in_ring", "callers", "due", "number", "patience", "ready", "work")
+    __slots__ = (
+        "_epoch",
+        "_in_ring",
+        "_why",
+        "absence",
+        "callers",
+        "due",
+        "kept",
+        "number",
+        "patience",
+        "ready",
+        "work",
+    )
 
-    def __init__(self, number: int, work: Engine | Calls, patience: float) -> None:
+    def __init__(self, number: int, work: Engine | Calls, patience: float, absence: float = 0.0) -> None:
         self.number = number
         self.work = work
         self.patience = patience
+        self.absence = absence
         self.ready = False
         self.callers: dict[int, OnEvent] = {}
-        # When an answer must be there; None while nothing is in the ring.
+        # Who goes on here after a loss.
+        self.kept: list[Sequence | Call] = []
+        # When an answer must be there, or a stage be back; None while nothing is in the ring, and nobody kept.
         self.due: float | None = None
+        self._why = ""
         self._epoch = work.epoch
         self._in_ring = 0
 
     def next(self) -> list[tuple[Ring, Tensors]]:
         """Everything that can be sent now."""
         outgoing: list[tuple[Ring, Tensors]] = []
-        if not self.ready:
+        if not self.ready or self.kept:
             return outgoing
         step = self.work.step
         while (sent := step()) is not None:
@@ -96,23 +123,57 @@ class Lane:
             return f"{message.node} could not run a step: {message.why}"
         return ""
 
-    def overdue(self, now: float) -> str:
-        """Why nothing here goes on, if an answer should have come by now; else empty."""
-        if self.due is not None and now >= self.due:
-            return f"no stage answered for {self.patience:.0f} s"
-        return ""
-
     def cancel(self, id: int) -> bool:
         """Forget a request; False when it is none of ours."""
         if self.callers.pop(id, None) is None:
             return False
         if isinstance(self.work, Engine):
             self.work.cancel(id)
+            if self.kept:
+                self.keep([each for each in self.kept if isinstance(each, Sequence) and each.request.id != id])
         return True
 
-    def lose(self, why: str) -> Told:
-        """End everything that runs or waits, and begin a new epoch."""
+    def take(self, each: Sequence | Call) -> None:
+        """Take what another lane gave away, or what was kept here."""
+        if isinstance(each, Sequence):
+            assert isinstance(self.work, Engine)
+            self.work.resume(each)
+        else:
+            assert isinstance(self.work, Calls)
+            self.work.add(each)
+
+    def abandon(self) -> list[Sequence | Call]:
+        """What was computed is lost, and a new epoch begins without anyone: all who ran, waited or were kept."""
+        kept, self.kept = self.kept, []
         self._in_ring, self.due = 0, None
+        return [*kept, *self.work.abandon()]
+
+    def keep(self, alive: list[Sequence | Call], why: str = "") -> None:
+        """These, and no others, go on here once every stage is ready; ``why`` they do not now, where that is news."""
+        self.kept = alive
+        if not alive:
+            self.due = None
+        elif why:
+            self._why = why
+            self.due = time.monotonic() + (PAUSE if self.ready else self.absence)
+
+    def go_on(self) -> None:
+        """Every stage is ready: who was kept goes on."""
+        if self.kept:
+            kept, self.kept, self.due = self.kept, [], None
+            for each in kept:
+                self.take(each)
+
+    def give_up(self) -> Told:
+        """A stage did not come back: end everything that is kept."""
+        return self.lose(f"{self._why}; it was not back within {self.absence:.0f} s")
+
+    def lose(self, why: str) -> Told:
+        """End everything that runs, waits or is kept, and begin a new epoch."""
+        self._in_ring, self.due = 0, None
+        kept, self.kept = self.kept, []
+        for each in kept:
+            self.take(each)
         if isinstance(self.work, Calls):
             self.work.lose(stage_lost(why))
             return []
@@ -146,3 +207,9 @@ def patience_of(manifest: Manifest, pipeline: int) -> float:
             row = plan.stage_ms[placed.stage]
         total += row or 0.0
     return 10.0 + 0.512 * total
+
+
+def absence_of(manifest: Manifest, pipeline: int) -> float:
+    """Seconds that a stage of this pipeline may take to come back, whose process or machine was started again."""
+    heaviest = max(manifest.stage[placed.stage].weight_bytes for placed in manifest.pipeline[pipeline].stages)
+    return _RESTART + heaviest / _LOADED

@@ -17,6 +17,7 @@ from ruvrun.manifest import LOCAL, Manifest, Tensor
 from ruvrun.placement import Endpoints
 from ruvrun.transport import Transport
 from ruvrun.transport.keys import read_keys
+from ruvrun.transport.outgoing import QUEUE
 from ruvrun.transport.samehost import SameHost
 from ruvrun.transport.zeromq import ZeroMq
 
@@ -24,10 +25,17 @@ _LEAST = 1 << 20
 _OPEN_SHAPE = 256 << 20  # where the manifest does not say how large a tensor gets
 
 
-def open_sockets(manifest: Manifest, node: str, bundle: Path, endpoints: Endpoints) -> Transport:
+def open_sockets(manifest: Manifest, node: str, bundle: Path, endpoints: Endpoints, *, streams: int = 1) -> Transport:
     """The transport of ``node``, with the secret key in its ``bundle``, or the one that the init system hands out.
 
     Nothing is bound yet.
+
+    Args:
+        manifest: what is served.
+        node: which node this is.
+        bundle: its own.
+        endpoints: where everybody listens.
+        streams: sequences at a time, which say how much may be on the way.
 
     Raises:
         InputError: the key is missing.
@@ -43,9 +51,18 @@ def open_sockets(manifest: Manifest, node: str, bundle: Path, endpoints: Endpoin
             hint="copy the bundle and the manifest of one build",
         )
     admitted = {entry.name: entry.public_key for entry in manifest.node}
+    largest, queue = largest_part(manifest), most_waiting(manifest, streams)
     if endpoints.head.host == LOCAL:
-        return SameHost(node, admitted, largest=largest_part(manifest))
-    return ZeroMq(keys, admitted, largest=largest_part(manifest))
+        return SameHost(node, admitted, largest=largest, queue=queue)
+    return ZeroMq(keys, admitted, largest=largest, queue=queue)
+
+
+def most_waiting(manifest: Manifest, streams: int) -> int:
+    """Frames that a link holds while its other end does not read: more than there ever are in a ring
+    (``Engine.most_in_ring``), twice, as those of the epoch before may not have left.
+    """
+    longest = max(len(pipeline.stages) for pipeline in manifest.pipeline)
+    return max(QUEUE, 2 * (6 * longest + streams))
 
 
 def largest_part(manifest: Manifest) -> int:

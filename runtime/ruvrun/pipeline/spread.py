@@ -15,8 +15,10 @@ while nobody does.
 
 When a pipeline is lost, or a step in it, all that it had goes on at the others, as long as there is one (``leave``):
 those that waited go on waiting, calls are made again, and what was computed of a sequence is computed again from its
-tokens, so that its client sees a pause. One thing must not be passed on for ever, which is the request that kills every
-stage it comes to. So who was under way in ``MOST_LOSSES`` pipelines when they were lost ends with the last of them.
+tokens, so that its client sees a pause. Where there is no other, all of it waits for the lost stage, and goes on at
+whichever pipeline is whole first (``come_back``); for a bounded time, then it ends (``overdue``). One thing must not be
+passed on for ever, which is the request that kills every stage it comes to. So who was under way ``MOST_LOSSES`` times
+when a pipeline was lost ends with the last of them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ruvrun.engine import Engine, Sequence
-from ruvrun.pipeline.calls import Call, Calls
+from ruvrun.pipeline.calls import Call
 from ruvrun.pipeline.lane import Lane, Told
 
 MOST_LOSSES = 2
@@ -58,28 +60,59 @@ def level(lanes: Collection[Lane]) -> None:
 
 
 def leave(lost: Lane, lanes: Collection[Lane], why: str) -> Told:
-    """A pipeline was lost, or what it computed was: that goes on at others, where there is one; else whom to tell."""
+    """A pipeline was lost, or what it computed was: that goes on at others, or there once it is back; whom to tell,
+    whose request ends.
+    """
     others = [lane for lane in lanes if lane is not lost]
-    if least_busy(others) is not None:
-        for each in lost.work.abandon():
-            other = least_busy(others, each.request.prompt if isinstance(each, Sequence) else ())
-            if each.losses >= MOST_LOSSES:
-                other = lost
-            assert other is not None
-            _give(each, lost, other)
-    return lost.lose(why)
+    elsewhere = least_busy(others) is not None
+    stay: list[Sequence | Call] = []
+    for each in lost.abandon():
+        if each.losses >= MOST_LOSSES or not (elsewhere or lost.absence):
+            lost.take(each)
+        elif elsewhere:
+            _pass_on(each, lost, others)
+        else:
+            stay.append(each)
+    told = lost.lose(why)
+    lost.keep(stay, why)
+    return told
+
+
+def come_back(lane: Lane, lanes: Collection[Lane]) -> None:
+    """Every stage of this pipeline is ready: who was kept goes on, those of pipelines that are not whole, too."""
+    lane.ready = True
+    lane.go_on()
+    for other in lanes:
+        if other.kept and not other.ready:
+            for each in other.abandon():
+                _pass_on(each, other, lanes)
+
+
+def overdue(lane: Lane, lanes: Collection[Lane], now: float) -> Told:
+    """What is to be done about an answer or a stage that should be there by now; whom to tell."""
+    if lane.due is None or now < lane.due:
+        return []
+    if not lane.kept:
+        return leave(lane, lanes, f"no stage answered for {lane.patience:.0f} s")
+    if not lane.ready:
+        return lane.give_up()
+    lane.go_on()
+    return []
 
 
 def _first_at_full(lane: Lane) -> int | None:
     return None if lane.work.has_room else lane.work.first_waiting
 
 
+def _pass_on(work: Sequence | Call, source: Lane, lanes: Iterable[Lane]) -> None:
+    """Give to the pipeline with the least to do; one of them is whole."""
+    target = least_busy(lanes, work.request.prompt if isinstance(work, Sequence) else ())
+    assert target is not None
+    _give(work, source, target)
+
+
 def _give(work: Sequence | Call, source: Lane, target: Lane) -> None:
     """Let what ``source`` had be of ``target``."""
+    target.take(work)
     if isinstance(work, Sequence):
-        assert isinstance(target.work, Engine)
-        target.work.resume(work)
         target.callers[work.request.id] = source.callers.pop(work.request.id)
-    else:
-        assert isinstance(target.work, Calls)
-        target.work.add(work)

@@ -102,7 +102,8 @@ class Answer:
             key=secrets.token_hex(12),
             created=int(time.time()),
             prompt_tokens=sum(map(len, prompts)),
-            decoders=[self._tokenizer.decoder() for _ in prompts],
+            # What continues a text keeps the space before its first word; what answers in a chat begins a text.
+            decoders=[self._tokenizer.decoder(prompt if call.kind == "text" else ()) for prompt in prompts],
             spell=self._tokenizer.spell,
         )
         watching = asyncio.create_task(watch(http.receive, inbox))

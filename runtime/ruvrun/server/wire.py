@@ -49,16 +49,22 @@ def error_response(path: str, error: ApiError) -> Response:
 
 
 async def read_body(http: HttpRequest, most: int | None = None) -> bytes:
-    """The whole body. Raises ApiError where it is too large (``most`` bytes) or too slow."""
+    """The whole body. Raises ApiError where it is or would be too large (``most`` bytes), or is too slow."""
     pieces, size = [], 0
     most = MAX_BODY if most is None else most
+    if int(http.headers.get("content-length", 0)) > most:  # a number: the protocol's reader has seen to that
+        raise _too_large(most)
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in http.stream():
                 size += len(piece)
                 if size > most:
-                    raise ApiError(413, f"The body is larger than {most} bytes.", code="request_too_large")
+                    raise _too_large(most)
                 pieces.append(piece)
     except TimeoutError:
         raise ApiError(408, f"The body did not arrive within {BODY_SECONDS:.0f} s.", code="request_timeout") from None
     return b"".join(pieces)
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, f"The body is larger than {most} bytes.", code="request_too_large")

@@ -14,7 +14,8 @@ Four rules:
 3. A child whose first start fails with an error that no second start would cure (bad input, does not fit,
    altered bundle, machine refuses) ends everything with that error. Children say it as one line of JSON on
    standard error; all other lines are passed on as they come.
-4. Ending is SIGTERM, then SIGKILL after 5 s, to the child's whole process group.
+4. Ending is SIGTERM, then SIGKILL after 4.5 s, to the child's whole process group; first to the ``front``, which others
+   talk to and which may have something to finish with the help of the rest, then to all others.
 
 A child that does its part from now on says so by the line ``LOADED``; ``status_line`` is how it is. Neither is passed
 on: they are for whoever started us and watches, an init system say, which is told when the last child is loaded.
@@ -48,11 +49,15 @@ _FINAL = (2, 3, 4, 5, 7)
 
 @dataclass(frozen=True)
 class Process:
-    """One process to keep running: what to call it in messages, its command line, and what its environment adds."""
+    """One process to keep running: what to call it in messages, its command line, and what its environment adds.
+
+    The ``front`` is ended before the others.
+    """
 
     name: str
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
+    front: bool = False
 
 
 @dataclass
@@ -248,14 +253,19 @@ class Supervisor:
 
     def _end_all(self) -> None:
         self._stopping = True
-        for child in self._children:
+        self._end([child for child in self._children if child.process.front])
+        self._end(self._children)
+
+    def _end(self, children: Sequence[_Child]) -> None:
+        """End these, and wait until they are gone."""
+        for child in children:
             if child.popen is not None:
                 _kill_group(child.popen.pid, signal.SIGTERM)
         until = time.monotonic() + PATIENCE
-        while any(child.popen is not None for child in self._children):
+        while any(child.popen is not None for child in children):
             left = until - time.monotonic()
             if left <= 0:
-                for child in self._children:
+                for child in children:
                     if child.popen is not None:
                         _kill_group(child.popen.pid, signal.SIGKILL)
                         self._reap(child)

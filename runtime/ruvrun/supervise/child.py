@@ -11,7 +11,7 @@ import time
 
 LOADED = '{"loaded": true}'
 STATUS = '{"status": "'
-PATIENCE = 5.0
+PATIENCE = 4.5
 """Seconds from being asked to end to being ended."""
 
 
@@ -23,7 +23,7 @@ def status_line(text: str) -> str:
 def end_with_parent() -> None:
     """In a child: end this process when the supervisor is gone, that is, when standard input ends.
 
-    It is asked to end first, as if by SIGTERM, and ended 5 s later whatever it does.
+    It is asked to end first, as if by SIGTERM, and ended 4.5 s later whatever it does.
     """
 
     def watch() -> None:

@@ -18,7 +18,6 @@ from ruvrun.frames import Buffer
 from ruvrun.transport import Peer, packets
 from ruvrun.transport.packets import Packet
 
-_MOST_QUEUED = 1000
 # Plain numbers: arithmetic with flags that are an enumeration costs more than the call.
 _NO_SIGNAL = int(socket.MSG_NOSIGNAL)
 _TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
@@ -33,16 +32,17 @@ class Gone(Exception):  # noqa: N818 - not an error: what ``read`` found, and wh
 class Connection:
     """A socket that is connected, and registered for reading with the owner's ``epoll``.
 
-    ``peer`` is None until a caller has said who it is.
+    ``peer`` is None until a caller has said who it is; ``most`` frames may wait for room in the socket.
     """
 
-    def __init__(self, connected: socket.socket, peer: Peer | None, epoll: select.epoll) -> None:
+    def __init__(self, connected: socket.socket, peer: Peer | None, epoll: select.epoll, most: int) -> None:
         self.socket = connected
         self.number = connected.fileno()
         self.peer = peer
         self.stopped_since: float | None = None
         self._pid = credentials(connected)[0]
         self._epoll = epoll
+        self._most = most
         self._queue: deque[Packet] = deque()
         epoll.register(connected, select.EPOLLIN)
 
@@ -75,7 +75,7 @@ class Connection:
                 return False
             else:
                 return True
-        if len(self._queue) >= _MOST_QUEUED:
+        if len(self._queue) >= self._most:
             packets.drop(packet)
             return False
         self._queue.append(packet)
@@ -122,9 +122,9 @@ class Connection:
         except OSError:
             size, ancillary, flags = 0, [], 0
         if size and not ancillary and not flags & _TRUNCATED:
-            data = bytes(room[0][:size])
-            if data[:1] != packets.MEMORY:
-                return data[:1], [data[1:]]
+            kind = bytes(room[0][:1])
+            if kind != packets.MEMORY:
+                return kind, [bytes(room[0][1:size])]
         handed = packets.descriptor(ancillary) if ancillary else -1
         if size == 0 or flags & _TRUNCATED:
             if handed >= 0:

@@ -17,7 +17,9 @@ from ruvrun.transport.keys import KeyPair
 
 Socket = zmq.Socket[bytes]
 
-_QUEUE = 1000
+QUEUE = 1000
+"""Frames that wait on a link whose other end does not read, before a send is refused; no send ever blocks."""
+
 _FAILED: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not know this node's key",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the encrypted handshake failed",
@@ -45,7 +47,8 @@ class Timing:
 class Outgoing:
     """A link to ``node``, which must hold ``server_key``; it connects at once and again until the handshake is done.
 
-    ``dealer`` and ``monitor`` are for the owner's poller; ``up`` tells whether the handshake is done.
+    ``dealer`` and ``monitor`` are for the owner's poller; ``up`` tells whether the handshake is done; ``limits`` as for
+    ``limited``.
     """
 
     def __init__(
@@ -56,11 +59,11 @@ class Outgoing:
         server_key: str,
         where: tuple[str, int],
         timing: Timing,
-        largest: int,
+        limits: tuple[int, int],
     ) -> None:
         self.node = node
         self.up = False
-        self.dealer = dealer = limited(context.socket(zmq.DEALER), timing, largest)
+        self.dealer = dealer = limited(context.socket(zmq.DEALER), timing, limits)
         dealer.curve_serverkey = server_key.encode()
         dealer.curve_publickey = keys.public.encode()
         dealer.curve_secretkey = keys.secret.encode()
@@ -96,11 +99,11 @@ class Outgoing:
         self.dealer.close(linger=milliseconds(grace))
 
 
-def limited(socket: Socket, timing: Timing, largest: int) -> Socket:
-    """``socket`` with the limits and times of every link."""
+def limited(socket: Socket, timing: Timing, limits: tuple[int, int]) -> Socket:
+    """``socket`` with the limits and times of every link: bytes of the largest part, and frames that may wait."""
     socket.linger = 0
-    socket.sndhwm = socket.rcvhwm = _QUEUE
-    socket.maxmsgsize = largest
+    socket.maxmsgsize, socket.sndhwm = limits
+    socket.rcvhwm = socket.sndhwm
     socket.handshake_ivl = milliseconds(timing.handshake)
     socket.heartbeat_ivl = milliseconds(timing.beat)
     socket.heartbeat_timeout = milliseconds(timing.silence)

@@ -31,7 +31,7 @@ from ruvrun.errors import MachineError
 from ruvrun.frames import Buffer
 from ruvrun.transport import Came, Down, Event, Peer, Up, packets
 from ruvrun.transport.connection import Connection, Gone, address_of, credentials, packet_socket
-from ruvrun.transport.outgoing import Timing
+from ruvrun.transport.outgoing import QUEUE, Timing
 
 _BACKLOG = 64
 _NEVER = float("inf")
@@ -46,15 +46,23 @@ class SameHost:
         node: which node this process is of.
         admitted: the nodes there are.
         largest: bytes of the largest part that may come.
+        queue: frames that may wait on each link.
         timing: see ``Timing``.
     """
 
     def __init__(
-        self, node: str, admitted: Collection[str], *, largest: int = 64 << 20, timing: Timing | None = None
+        self,
+        node: str,
+        admitted: Collection[str],
+        *,
+        largest: int = 64 << 20,
+        queue: int = QUEUE,
+        timing: Timing | None = None,
     ) -> None:
         self._node = node
         self._admitted = frozenset(admitted)
         self._largest = largest
+        self._queue = queue
         self._timing = timing or Timing()
         self._epoll = select.epoll()
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -185,7 +193,7 @@ class SameHost:
             made.close()
             return
         made.setblocking(False)
-        self._add(Connection(made, None, self._epoll))
+        self._add(Connection(made, None, self._epoll, self._queue))
 
     def _meet(self, connection: Connection, node: str) -> None:
         if node not in self._admitted:
@@ -214,7 +222,7 @@ class SameHost:
             made.close()
             self._pending.append(Down(node, "another user's process listens there", refused=True))
             return
-        self._to[node] = Connection(made, Peer(node), self._epoll)
+        self._to[node] = Connection(made, Peer(node), self._epoll, self._queue)
         self._add(self._to[node])
         self._pending.append(Up(node))
 

@@ -39,7 +39,7 @@ from ruvrun.errors import MachineError
 from ruvrun.frames import Buffer
 from ruvrun.transport import Came, Down, Event, Peer
 from ruvrun.transport.keys import KeyPair
-from ruvrun.transport.outgoing import Outgoing, Socket, Timing, limited, milliseconds
+from ruvrun.transport.outgoing import QUEUE, Outgoing, Socket, Timing, limited, milliseconds
 from ruvrun.transport.resolve import resolve
 from ruvrun.transport.zap import DOMAIN, start_zap
 
@@ -64,15 +64,22 @@ class ZeroMq:
         keys: of this node.
         admitted: every node's public key, by name; the only peers there are.
         largest: bytes of the largest part that may come.
+        queue: frames that may wait on each link.
         timing: see ``Timing``.
     """
 
     def __init__(
-        self, keys: KeyPair, admitted: Mapping[str, str], *, largest: int = 64 << 20, timing: Timing | None = None
+        self,
+        keys: KeyPair,
+        admitted: Mapping[str, str],
+        *,
+        largest: int = 64 << 20,
+        queue: int = QUEUE,
+        timing: Timing | None = None,
     ) -> None:
         self._keys = keys
         self._admitted = dict(admitted)
-        self._largest = largest
+        self._limits = largest, queue
         self._timing = timing or Timing()
         self._context = zmq.Context()
         self._zap = start_zap(self._context, {key: node for node, key in admitted.items()})
@@ -209,7 +216,7 @@ class ZeroMq:
 
     def _dial(self, node: str, address: str, port: int) -> None:
         link = self._links[node] = Outgoing(
-            self._context, node, self._keys, self._admitted[node], (address, port), self._timing, self._largest
+            self._context, node, self._keys, self._admitted[node], (address, port), self._timing, self._limits
         )
         peer = Peer(node)
         self._watch(link.monitor, lambda: self._news(link))
@@ -251,7 +258,7 @@ class ZeroMq:
 
     def _inbound(self) -> Socket:
         """The ROUTER, which so far only this process can reach."""
-        router = limited(self._context.socket(zmq.ROUTER), self._timing, self._largest)
+        router = limited(self._context.socket(zmq.ROUTER), self._timing, self._limits)
         router.curve_server = True
         router.curve_secretkey = self._keys.secret.encode()
         router.zap_domain = DOMAIN
