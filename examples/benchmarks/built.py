@@ -14,17 +14,27 @@ from typing import Any
 from harness import CACHE, ROOT, Options, tell
 
 MODEL = CACHE.parent / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+CONTEXT = 512
+"""Positions that builds for many streams are planned for."""
+
 _BIN = Path(sys.executable).parent
 
 
 def build(
-    name: str, cpus: Sequence[int], *, reuse: bool, backends: Sequence[str] = (), more: Sequence[str] = ()
+    name: str,
+    cpus: Sequence[int],
+    *,
+    reuse: bool,
+    backends: Sequence[str] = (),
+    more: Sequence[str] = (),
+    model: Path = MODEL,
 ) -> Path:
-    """Build the model in int4 with one stage for each of ``cpus``, pinned to it; the manifest.
+    """Build a model in int4 with one stage for each of ``cpus``, pinned to it; the manifest.
 
     Args:
         backends: of each stage in order; none where the plan is to choose.
         more: of the command line.
+        model: what to build.
     """
     directory = CACHE / name
     manifest = directory / "dist" / "manifest.toml"
@@ -41,11 +51,11 @@ def build(
     # Kinds of nodes whose order is not to be chosen: the embedding is on the first.
     place = ['[[place]]\nmatch = "/embed"\non = ["core-0"]\n'] if len(set(backends)) > 1 else []
     fleet.write_text("\n".join(['format = 1\nhead = "core-0"\n', *nodes, *place]))
-    tell(f"building {name}: {len(cpus)} stages of {MODEL.name}")
+    tell(f"building {name}: {len(cpus)} stages of {model.name}")
     shape = ["--stages", str(len(cpus)), "--quant", "int4", "--quiet"]
     kinds = ["--targets-dir", str(_kinds(directory, backends))] if backends else []
     output = ["-o", str(directory / "dist")]
-    command(["ruvcompile", "build", str(MODEL), "--fleet", str(fleet), *shape, *kinds, *more, *output])
+    command(["ruvcompile", "build", str(model), "--fleet", str(fleet), *shape, *kinds, *more, *output])
     return manifest
 
 
@@ -58,6 +68,17 @@ def _kinds(directory: Path, backends: Sequence[str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in kind.items()))
     return directory / "targets"
+
+
+def build_for(backend: str, cpus: Sequence[int], streams: int, *, reuse: bool) -> Path:
+    """The model in one stage for each of ``cpus`` on one back end, planned for so many streams; the manifest.
+
+    OpenVINO keeps keys and values in bytes, as it does where it is asked for nothing.
+    """
+    kept = ["--kv-type", "u8"] if backend == "openvino" else []
+    more = ["--streams", str(streams), "--context", str(CONTEXT), *kept]
+    name = f"{backend}-{len(cpus)}-for-{streams}"
+    return build(name, cpus, reuse=reuse, backends=[backend] * len(cpus), more=more)
 
 
 def bench(manifest: Path, options: Options, *, streams: int, more: Sequence[str] = ()) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Checkpoint directories as large as real ones, of random numbers: ``config.json``, tokenizer, sharded safetensors.
 
+    checkpoint.py 1b DIRECTORY      the shapes of llama 3.2 1B with a head of its own, 3 GB
     checkpoint.py 8b DIRECTORY      the shapes of llama 3.1 8B in bf16, 16 GB, every number random
     checkpoint.py 70b DIRECTORY     the shapes of llama 3.1 70B, 141 GB as `ls` sees them, 4 GB as `du` does
 
@@ -67,6 +68,7 @@ class Shapes:
 
 
 SHAPES = {
+    "1b": Shapes(layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, sparse=False),
     "8b": Shapes(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, sparse=False),
     "70b": Shapes(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, sparse=True),
 }

@@ -1,7 +1,8 @@
 """What users of one served model notice of each other, on two stages on two cores.
 
     python users.py newcomer      time to first token of a prompt of 256 tokens while 8 others decode, and on an idle
-                                  server; and the longest gap between two tokens that those 8 see, beside a usual one
+                                  server; and the longest gap between two tokens that those 8 see, beside a usual one;
+                                  on each back end
     python users.py prefix        time to first token of a second prompt that shares 1,024 tokens with a first one and
                                   has 32 of its own, beside that of the first
 
@@ -24,8 +25,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from built import build
-from harness import Benchmark, Target, finish, measure_pairs, ratio_report, read_options, tell, two_cores, versions
+from built import build, build_for
+from harness import (
+    Benchmark,
+    Options,
+    Target,
+    finish,
+    measure_pairs,
+    ratio_report,
+    read_options,
+    tell,
+    two_cores,
+    versions,
+)
 
 BENCHMARKS = {
     "newcomer": Benchmark("newcomer", "ratio", Target(at_most=2.5)),
@@ -160,12 +172,30 @@ def prefix(server: Server, pairs: int) -> tuple[Any, dict[str, Any], bool]:
     return found, {"what": "A: the second prompt; B: the first; ms to first token", "shared": SHARED, "own": OWN}, True
 
 
+def on_each_back_end(options: Options, cpus: tuple[int, int]) -> tuple[Any, dict[str, Any], bool]:
+    """Newcomers on ONNX Runtime and on OpenVINO: pairs and details of the worse, and whether both are kept."""
+    found = []
+    for backend in ("onnxruntime", "openvino"):
+        tell(f"on {backend}:")
+        with served(build_for(backend, cpus, STREAMS, reuse=options.reuse)) as server:
+            pairs, details, kept = newcomer(server, options.pairs)
+        ratio = statistics.median(pairs.ratios)
+        found.append((ratio, pairs, {"backend": backend, "ratio": ratio, **details}, kept))
+    _, pairs, worst, _ = max(found, key=lambda each: each[0])
+    others = [details for _, _, details, _ in found if details is not worst]
+    return pairs, {**worst, "others": others}, all(kept for *_, kept in found)
+
+
 def main(name: str) -> int:
-    options = read_options(__doc__ or "", arguments=sys.argv[2:])
-    manifest = build("two-stages", two_cores(), reuse=options.reuse)
-    with served(manifest) as server:
-        pairs, details, kept = (newcomer if name == "newcomer" else prefix)(server, options.pairs)
-    result = ratio_report(BENCHMARKS[name], pairs, details=details, versions=versions())
+    options, cpus = read_options(__doc__ or "", arguments=sys.argv[2:]), two_cores()
+    packages: list[str] = []
+    if name == "newcomer":
+        pairs, details, kept = on_each_back_end(options, cpus)
+        packages.append("openvino")
+    else:
+        with served(build("two-stages", cpus, reuse=options.reuse)) as server:
+            pairs, details, kept = prefix(server, options.pairs)
+    result = ratio_report(BENCHMARKS[name], pairs, details=details, versions=versions(*packages))
     return finish({**result, "ok": result["ok"] and kept})
 
 
