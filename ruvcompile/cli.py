@@ -21,11 +21,12 @@ from typing import Any, NoReturn
 import click
 
 from ruvcompile import __version__, listing, tables
+from ruvcompile.accelerated import unless_parts
 from ruvcompile.errors import MachineError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.flags import build_options, common, computed_with
 from ruvcompile.options import OF_DECODERS, Options, resolve
 from ruvcompile.progress import Terminal
-from ruvcompile.targets import check_targets, fleet_targets, load_target, target_names
+from ruvcompile.targets import fleet_targets, load_target, target_names
 from ruvcompile.workspace import REFUSALS
 
 
@@ -67,7 +68,7 @@ def build(**flags: Any) -> None:
     from ruvcompile import compile as steps
 
     local = all(node.local for node in options.fleet.nodes)
-    _finish(flags, steps.build(options, progress), lambda result: tables.build_text(result, local=local))
+    _finish(flags, steps.build(options, progress), unless_parts(lambda result: tables.build_text(result, local=local)))
 
 
 @root.command()
@@ -88,7 +89,7 @@ def plan(**flags: Any) -> None:
     options, progress = _start(flags, unsaid=("output",))
     from ruvcompile import compile as steps
 
-    _finish(flags, steps.plan(options, progress), tables.plan_text)
+    _finish(flags, steps.plan(options, progress), unless_parts(tables.plan_text))
 
 
 @root.command()
@@ -193,11 +194,12 @@ def report(manifest: str, run: str | None, **flags: Any) -> None:
 
 
 @root.command()
-@click.option("--check", is_flag=True, help="Check the data of every target; exit 3 if any is wrong.")
+@click.option("--check", is_flag=True, help="Check the data and the templates of every target; exit 3 if any is wrong.")
+@click.option("--markdown", is_flag=True, help="As a table in Markdown.")
 @click.option("--targets-dir", help="A folder with more targets.")
 @common
-def targets(check: bool, targets_dir: str | None, **flags: Any) -> None:
-    """List the kinds of machines a model can be built for.
+def targets(check: bool, markdown: bool, targets_dir: str | None, **flags: Any) -> None:
+    """List the kinds of machines a model can be built for: those that come along, and those in ./targets.
 
     \b
     Example:
@@ -205,9 +207,12 @@ def targets(check: bool, targets_dir: str | None, **flags: Any) -> None:
     """
     extra = Path(targets_dir) if targets_dir else None
     if check:
+        from ruvcompile.whole_targets import check_targets  # which renders, and that takes a while to load
+
         raise_all(check_targets(extra))
     found = [load_target(name, extra) for name in sorted(target_names(extra))]
-    _finish(flags, listing.targets_json(found), lambda _: listing.targets_text(found))
+    text = listing.targets_markdown if markdown else listing.targets_text
+    _finish(flags, listing.targets_json(found), lambda _: text(found))
 
 
 def _start(flags: dict[str, Any], unsaid: Sequence[str] = ()) -> tuple[Options, Terminal]:

@@ -9,10 +9,11 @@
 6. settle     plan: shape, nodes and cuts, from those rows; lower each stage for its back end, weights by content;
               golden: each stage's self-check; run the stages together, and plan again until the plan's promise holds
 7. loss       the quantised program against the file
-8. emit       bundles, manifest, addresses, costs, report; all at once, by rename
+8. emit       bundles, manifest, addresses, costs, report, wheels; all at once, by rename
 
 A model may be larger than the memory: no step has more of it there than a few layers.
 
+For a target with an accelerator of its own, the graph is cut for that instead (``accelerator``), after step 3.
 ``plan`` ends with the first plan of step 6 and writes nothing. ``probe`` writes one piece of each shape of what step 2
 makes. ``verify`` compares a build with the uncut model, with what its weights mean and with its source.
 """
@@ -28,8 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from ruvcompile import report as reporting
+from ruvcompile.accelerator import build_parts, plan_parts, target_of
 from ruvcompile.disk import check_copies, check_disk
-from ruvcompile.emit import Contents, write_build
+from ruvcompile.emit import Contents, installed_on, write_build
 from ruvcompile.errors import UsageError, model_not_finite
 from ruvcompile.front import Front, read_model
 from ruvcompile.load import load
@@ -52,6 +54,7 @@ from ruvcompile.simulate import simulated
 from ruvcompile.stages import Lowered, check_stages, divide, lower_stages
 from ruvcompile.targets import fleet_targets
 from ruvcompile.verify import compare, source_loss
+from ruvcompile.wheels import check_wheels, place_wheels, shelf_of
 from ruvcompile.workspace import workspace
 from ruvrun.bundle import BUNDLES
 from ruvrun.costs import CostTable, costs_json, table_at, write_costs
@@ -64,7 +67,11 @@ from ruvrun.scratch import scratch_folder
 def build(options: Options, progress: Progress) -> dict[str, Any]:
     """Build what the options say; the JSON object of ``ruvcompile build``."""
     start = time.monotonic()
+    if (target := target_of(options)) is not None:
+        return build_parts(target, options, progress)
+    shelf = shelf_of(options)
     with workspace(options.output, (options.model, options.fleet.path, options.inputs)) as work:
+        check_wheels(options, fleet_targets(options), progress, shelf)
         store = WeightStore(work / "store")
         front = read_model(options, progress)
         candidates, rules = _candidates(front, options)
@@ -92,6 +99,7 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
         store.remove()
         manifest = write_build(work, _contents(front, plan, lowered, costs, loss, options), options)
         reporting.write(work, manifest, reporting.gather(front.program, front.types, plan), costs)
+        place_wheels(work, installed_on(plan, options), options, progress, shelf)
     return {
         "id": manifest.id,
         **plan.figures,
@@ -105,6 +113,8 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
 
 def plan(options: Options, progress: Progress) -> dict[str, Any]:
     """What ``build`` would do; writes nothing that stays."""
+    if (target := target_of(options)) is not None:
+        return plan_parts(target, options, progress)
     with scratch_folder("ruvcompile") as directory:
         store = WeightStore(directory / "store")
         front = read_model(options, progress)

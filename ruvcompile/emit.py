@@ -109,11 +109,23 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
             copy_stage(stage, work / BUNDLES / member.node.name)
     for name in used:  # of a run while the plan was settled, on this machine
         shutil.rmtree(work / BUNDLES / name / COMPILED, ignore_errors=True)
+    targets = installed_on(plan, options)
     for node in listed:
-        known = used[node.name].target if node.name in used else load_target(node.target, options.targets_dir)
-        target = known.on(known.backend)  # one that holds no stage needs no more
+        target, _ = targets[node.name]
         _write_bundle(work / BUNDLES / node.name, program, manifest, nodes, node.name, keys[node.name], target)
     return manifest
+
+
+def installed_on(plan: Plan, options: Options) -> dict[str, tuple[Target, bool]]:
+    """The nodes that get a bundle: of each its target with the back end that it got, and whether the head is there."""
+    used = {member.node.name: member.target for member in plan.members}
+    found = {}
+    for node in options.fleet.nodes:
+        head = node.name == options.fleet.head
+        if node.name in used or head:
+            known = used.get(node.name) or load_target(node.target, options.targets_dir)
+            found[node.name] = (known.on(known.backend), head)  # one that holds no stage needs no more
+    return found
 
 
 def _program(contents: Contents) -> ProgramEntry:

@@ -16,6 +16,7 @@ from typing import Any
 from ruvcompile.configuration import not_in_this_version, read_configuration, unknown_keys
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.fleet import Fleet, FleetNode, Link, load_fleet, make_fleet
+from ruvcompile.spelled import listed, pythons, shapes
 from ruvrun.executors.backends import KV_TYPES, PRECISIONS
 
 FILE = "ruvcompile.toml"
@@ -28,7 +29,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "backend": ("auto", "onnxruntime", "openvino"),
     "objective": ("throughput", "latency"),
 }
-LATER = ("sign", "wheels", "allow_download")
+LATER = ("sign", "allow_download")
 DEFAULTS: Mapping[str, Any] = {
     "nodes": "1",
     "quant": "auto",
@@ -55,9 +56,9 @@ class Options:
 
     ``context``, ``streams``, ``kv_type``, ``precision``, ``backend``, ``stages``, ``replicas`` and ``name`` are None
     where they follow from the model, the target or the plan. ``shapes`` maps an input's name to the sizes that were
-    given for it; ``keys`` is the directory of the fleet's keys. ``simulate`` is asked of ``plan`` alone, for ``users``
-    at once and answers of ``max_tokens`` (None: as the simulation assumes). ``defaults`` holds (name, shown value) of
-    every default that was applied here.
+    given for it; ``wheels`` are the Pythons that bundles get wheels for; ``keys`` is the directory of the fleet's keys.
+    ``simulate`` is asked of ``plan`` alone, for ``users`` at once and answers of ``max_tokens`` (None: as it assumes
+    them). ``defaults`` holds (name, shown value) of every default that was applied here.
     """
 
     model: Path
@@ -77,6 +78,7 @@ class Options:
     inputs: Path | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     costs: tuple[Path, ...] = ()
+    wheels: tuple[str, ...] = ()
     name: str | None = None
     new_keys: bool = False
     simulate: bool = False
@@ -110,16 +112,18 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
     defaults += [(_dashed(key), str(value)) for key, value in chosen.items() if key not in asked]
     asked |= chosen
     problems += _check(asked)
-    shapes = _shapes(asked.get("shape", ()), problems)
+    sizes = shapes(asked.get("shape", ()), problems)
+    wheels = pythons(asked.get("wheels", ()), problems)
     raise_all(problems)
     assert fleet is not None, "every way to get here without one is a problem"
     return Options(
         model=Path(str(asked["model"])),
         fleet=fleet,
-        cut=tuple(_list(asked.get("cut", ()))),
+        cut=tuple(listed(asked.get("cut", ()))),
         inputs=Path(asked["inputs"]) if "inputs" in asked else None,
-        shapes=shapes,
-        costs=tuple(Path(entry) for entry in _list(asked.get("costs", ()))),
+        shapes=sizes,
+        wheels=wheels,
+        costs=tuple(Path(entry) for entry in listed(asked.get("costs", ()))),
         new_keys=bool(asked.get("new_keys")),
         simulate=bool(asked.get("simulate")),
         output=Path(asked["output"]),
@@ -176,7 +180,7 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
     if type(users := asked.get("users", 1)) is int and users > MOST_USERS:
         told = f"--users {users} is more than a simulation is for, {MOST_USERS}"
         problems.append(UsageError("users-invalid", told, hint="simulate a part of the fleet, for its part of them"))
-    for file in [*_list(asked.get("costs", ())), *([asked["inputs"]] if "inputs" in asked else [])]:
+    for file in [*listed(asked.get("costs", ())), *([asked["inputs"]] if "inputs" in asked else [])]:
         if not Path(file).is_file():
             problems.append(InputError("file-missing", f"no file {file}", hint="check the path"))
     return problems
@@ -185,7 +189,7 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
 NAMES = (
     *("model", "target", "nodes", "fleet", "stages", "replicas", "cut", "quant", "kv_type", "context", "streams"),
     *("prompt_tokens", "objective", "inputs", "shape", "costs", "name", "new_keys", "output", "targets_dir"),
-    *("activations", "precision", "backend", "simulate", "users", "max_tokens", *LATER),
+    *("activations", "precision", "backend", "wheels", "simulate", "users", "max_tokens", *LATER),
 )
 
 
@@ -194,7 +198,7 @@ _TEXT, _TEXTS = (str,), (str, list)
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "target", "fleet", "quant", "kv_type", "objective", "inputs", "name"), _TEXT),
     **dict.fromkeys(("output", "targets_dir", "activations", "precision", "backend"), _TEXT),
-    **dict.fromkeys(("cut", "costs"), _TEXTS),
+    **dict.fromkeys(("cut", "costs", "wheels"), _TEXTS),
     "nodes": (int, *_TEXTS),
     "shape": (dict, *_TEXTS),
     **dict.fromkeys(("new_keys", "simulate"), (bool,)),
@@ -211,7 +215,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         if key in raw:
             raw[key] = str(path.parent / str(raw[key]))
     if "costs" in raw:
-        raw["costs"] = [str(path.parent / entry) for entry in _list(raw["costs"])]
+        raw["costs"] = [str(path.parent / entry) for entry in listed(raw["costs"])]
     return raw
 
 
@@ -252,26 +256,6 @@ def _fleet(asked: Mapping[str, Any], problems: list[RuvError]) -> tuple[Fleet | 
         return None, []
 
 
-def _shapes(given: Any, problems: list[RuvError]) -> dict[str, tuple[int, ...]]:
-    if isinstance(given, Mapping):
-        given = [
-            f"{name}={'x'.join(map(str, sizes)) if isinstance(sizes, list) else sizes}" for name, sizes in given.items()
-        ]
-    shapes: dict[str, tuple[int, ...]] = {}
-    for entry in _list(given):
-        match = re.fullmatch(r"([^=]+)=(\d+(?:x\d+)*|scalar)", entry)
-        if match:
-            sizes = match.group(2)
-            shapes[match.group(1)] = () if sizes == "scalar" else tuple(int(size) for size in sizes.split("x"))
-        else:
-            problems.append(
-                UsageError(
-                    "shape-invalid", f"--shape {entry} is not NAME=SIZES", hint="as in --shape images=1x3x640x640"
-                )
-            )
-    return shapes
-
-
 def _is_there(path: str) -> bool:
     try:
         return Path(path).exists()
@@ -283,10 +267,6 @@ def _model_hint(name: str) -> str:
     if "://" in name or (re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.endswith((".onnx", ".gguf"))):
         return "check the path; models are not fetched from a hub in this version"
     return "check the path"
-
-
-def _list(value: Any) -> list[str]:
-    return [entry for entry in value.split(",") if entry] if isinstance(value, str) else list(value)
 
 
 def _flag(key: str) -> str:

@@ -1,4 +1,4 @@
 from ruvcompile.render.node import FILES, NodeFacts, render_node
-from ruvcompile.render.templates import mode_of
+from ruvcompile.render.templates import SUFFIX, mode_of, render
 
-__all__ = ["FILES", "NodeFacts", "mode_of", "render_node"]
+__all__ = ["FILES", "SUFFIX", "NodeFacts", "mode_of", "render", "render_node"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from ruvcompile.errors import InputError
 from ruvcompile.render.templates import SUFFIX, render
-from ruvcompile.targets import Target
+from ruvcompile.targets import Target, requirements
 
 FILES = (
     *("install.sh", "uninstall.sh", "ruvrun", "ruvrun.service", "ruvrun.env", "requirements.txt", "machine.toml"),
@@ -65,11 +65,11 @@ def render_node(target: Target, facts: NodeFacts) -> dict[str, bytes]:
             raise InputError(
                 "node-name", f"{what} {name!r} cannot be a name", hint="use letters, digits, dot, dash, underscore"
             )
-    return {name: _render(target, name, facts) for name in FILES}
+    return {name: _render(target, name, facts) for name in (*FILES, *target.deploy)}
 
 
 def _render(target: Target, name: str, facts: NodeFacts) -> bytes:
     known = {field.name: getattr(facts, field.name) for field in fields(facts)}
     known |= {"service": facts.service, "folder": facts.folder}
-    packages = [*target.packages, *(["ruvrun[head]"] if facts.head else [])]
+    packages = list(requirements(target, head=facts.head))
     return render(target.template(name + SUFFIX), {**known, "target": target, "packages": packages})

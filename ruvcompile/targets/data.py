@@ -1,29 +1,36 @@
 """What ``target.toml`` holds, read and checked: everything that is wrong with it is told at once.
 
-A folder given with ``--targets-dir`` is looked into first.
+A folder given with ``--targets-dir`` is looked into first, then ``targets/`` where the command is given.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ruvcompile.configuration import read_configuration, unknown_keys
+from packaging.requirements import InvalidRequirement, Requirement
+
+from ruvcompile.configuration import read_configuration
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
-from ruvcompile.fleet import HOST
-from ruvcompile.quantities import parse_size
-from ruvcompile.targets.nouns import FIGURE_KINDS, FILE, Figure, Target, data_root
+from ruvcompile.targets.nouns import FILE, HERE, Target, data_root
+from ruvcompile.targets.values import read_accelerator, read_fields, read_figures
 from ruvrun.executors.backends import BACK_ENDS, KV_TYPES
+
+_PYTHON, _GLIBC = re.compile(r"3\.\d+"), re.compile(r"2\.\d+")
 
 
 def target_names(extra: Path | None = None) -> dict[str, Path]:
-    """Every target that can be named, with its folder; those of ``extra`` (``--targets-dir``) come first."""
+    """Every target that can be named, with its folder.
+
+    Those of ``extra`` (``--targets-dir``) come first, then those in ``targets/`` where the command is given.
+    """
     if extra is not None and not extra.is_dir():
         raise InputError("file-missing", f"no directory {extra}", hint="check --targets-dir")
     found: dict[str, Path] = {}
-    for root in [*([extra] if extra else []), data_root()]:
+    for root in [*([extra] if extra else []), HERE, data_root()]:
         for path in sorted(root.glob(f"*/{FILE}")):
             found.setdefault(path.parent.name, path.parent)
     return found
@@ -42,40 +49,16 @@ def load_target(name: str, extra: Path | None = None) -> Target:
     return _read(name, known[name])
 
 
-def check_targets(extra: Path | None = None) -> list[RuvError]:
-    """Everything that is wrong with any target's data or templates; empty when all is well."""
-    problems: list[RuvError] = []
-    for name, folder in target_names(extra).items():
-        try:
-            _read(name, folder)
-        except RuvError as problem:
-            problems.append(problem)
-    if HOST not in target_names(extra):
-        problems.append(InputError("target-missing", f"there is no target {HOST!r}", hint="install ruvcompile again"))
-    return problems
-
-
 def _read(name: str, folder: Path) -> Target:
     path = folder / FILE
     raw = read_configuration(path, "target")
     problems: list[RuvError] = []
-    entries = raw.pop("figure", [])
-    if not isinstance(entries, list):
-        problems.append(InputError("target-wrong", f"{path}: figure is not a list of tables", hint="write [[figure]]"))
-        entries = []
-    figures = tuple(
-        figure for index, entry in enumerate(entries) if (figure := _figure(entry, f"{path}: figure {index}", problems))
-    )
-    schema = {field.name: field for field in fields(Target) if field.name not in ("name", "folder", "figures")}
+    figures = read_figures(raw.pop("figure", []), str(path), problems)
+    accelerator = read_accelerator(raw.pop("accelerator", None), f"{path}: accelerator", problems)
     if isinstance(raw.get("backend"), str) and "backends" not in raw:
         raw["backends"] = [raw.pop("backend")]
-    problems += unknown_keys(raw, schema, str(path))
-    values: dict[str, Any] = {}
-    for key, field in schema.items():
-        if key in raw:
-            values[key] = _value(raw[key], str(field.type), f"{path}: {key}", problems)
-        elif field.default is MISSING:
-            problems.append(InputError("target-wrong", f"{path}: {key} is missing", hint=f"add {key} ="))
+    apart = ("name", "folder", "figures", "accelerator")
+    values = read_fields(raw, (field for field in fields(Target) if field.name not in apart), str(path), problems)
     for backend in values.get("backends") or ():
         if backend not in BACK_ENDS:
             hint = did_you_mean(backend, BACK_ENDS)
@@ -84,44 +67,31 @@ def _read(name: str, folder: Path) -> Target:
         if kind not in KV_TYPES:
             hint = did_you_mean(kind, KV_TYPES)
             problems.append(InputError("target-wrong", f"{path}: unknown key/value type {kind!r}", hint=hint))
-    for key in ("backends", "arch", "quants", "kv_types"):
+    for key in ("backends", "arch", "quants", "kv_types", "title"):
         if key in values and not values[key]:
             problems.append(InputError("target-wrong", f"{path}: {key} is empty", hint="compare with another target"))
+    problems += _unlike(values, str(path))
     raise_all(problems)
-    return Target(name=name, folder=folder, figures=figures, **values)
+    return Target(name=name, folder=folder, figures=figures, accelerator=accelerator, **values)
 
 
-def _value(value: Any, kind: str, where: str, problems: list[RuvError]) -> Any:
-    """A value of the file as the field's type, ``kind`` (annotations are text here); problems are noted."""
-    try:
-        if kind == "tuple[int, ...]":
-            return tuple(parse_size(entry) for entry in value)
-        if kind == "tuple[str, ...]" and isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-            return tuple(value)
-        if {"str": str, "int": int}.get(kind) is type(value):
-            return value
-        if kind == "float" and type(value) in (int, float) and value > 0:
-            return float(value)
-    except (TypeError, ValueError) as error:
-        problems.append(InputError("target-wrong", f"{where}: {error}", hint="compare with another target"))
-        return None
-    problems.append(
-        InputError("target-wrong", f"{where} = {value!r} is not a {kind}", hint="compare with another target")
-    )
-    return None
-
-
-def _figure(entry: Any, where: str, problems: list[RuvError]) -> Figure | None:
-    kinds: Mapping[str, tuple[type, ...]] = {field.name: (str,) for field in fields(Figure)} | {"value": (int, float)}
-    right = isinstance(entry, dict) and entry.keys() == kinds.keys()
-    if not right or not all(isinstance(entry[key], kind) for key, kind in kinds.items()):
-        problems.append(
-            InputError("target-wrong", f"{where} needs {', '.join(kinds)}", hint="say where a number is from")
-        )
-        return None
-    if entry["kind"] not in FIGURE_KINDS:
-        hint = did_you_mean(entry["kind"], FIGURE_KINDS)
-        problems.append(InputError("target-wrong", f"{where}: kind {entry['kind']!r}", hint=hint))
-    if not 0 < entry["value"] < float("inf"):
-        problems.append(InputError("target-wrong", f"{where}: value {entry['value']}", hint="it is more than zero"))
-    return Figure(**{**entry, "value": float(entry["value"])})
+def _unlike(values: Mapping[str, Any], where: str) -> list[RuvError]:
+    """What has to be of a certain form: Pythons, the C library's version, requirements, sizes of pages."""
+    problems: list[RuvError] = []
+    for key, form, example in (("pythons", _PYTHON, "3.11"), ("glibc", _GLIBC, "2.36")):
+        given = values.get(key) or ()
+        for entry in (given,) if isinstance(given, str) else given:
+            if not form.fullmatch(entry):
+                what = f"{where}: {key} has {entry!r}"
+                problems.append(InputError("target-wrong", what, hint=f"as in {example!r}"))
+    for entry in values.get("packages") or ():
+        try:
+            Requirement(entry)
+        except InvalidRequirement:
+            what = f"{where}: packages has {entry!r}"
+            problems.append(InputError("target-wrong", what, hint="as in ruvrun[onnxruntime] or onnxruntime>=1.32"))
+    for size in values.get("pages") or ():
+        if size < 4096 or size & (size - 1):
+            what = f"{where}: pages has {size} bytes"
+            problems.append(InputError("target-wrong", what, hint="as in 4KiB, 16KiB or 64KiB"))
+    return problems

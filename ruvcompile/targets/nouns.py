@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,21 +16,58 @@ from ruvrun.executors.backends import BACK_ENDS
 FILE = "target.toml"
 SHARED = "_shared"
 TEMPLATES = "templates"
+HERE = Path("targets")
+"""Where a person keeps targets of their own: one folder each, no code."""
 NATIVE = "native"
-FIGURE_KINDS = ("theoretical", "published", "measured")
+FIGURE_KINDS = ("theoretical", "published", "measured", "scaled")
+FIGURES: Mapping[str, str] = {
+    **dict.fromkeys(("memory_bandwidth", "memory_bandwidth_peak", "int4_matvec", "int8_matvec"), "B/s"),
+    **dict.fromkeys(("int4_matmat", "int8_matmat", "f32_matmat"), "FLOP/s"),
+    "node_overhead": "s",
+    "clock": "Hz",
+    "int8_peak": "OP/s",
+}
+"""Figures that a target may have, and their units: those of ``ruvrun.profile.rates``, and bounds of them."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number about a kind of machine, and where it is from: ``theoretical``, ``published`` by others, ``measured``.
+    """A number about a kind of machine, and where it is from.
 
-    Those that costs are scaled by are of all its cores together, and have the names of ``ruvrun.profile.rates``.
+    ``kind``: ``theoretical``, ``published`` by others, ``measured``, or ``scaled`` from another figure, which is in
+    ``source``. Those that costs are scaled by are of all its cores together.
     """
 
     name: str
     value: float
     unit: str
     kind: str
+    source: str
+    date: str
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What an accelerator takes, and who compiles for it: the table ``[accelerator]``.
+
+    ``command`` is the vendor's, which ``where`` says how to get; ``steps`` are the command lines that compile a part,
+    ``{part}.onnx``, to ``result``. ``opset`` is the newest that its parser reads; ``operators`` are those it takes, of
+    which ``worth`` are what it is there for. ``calibrate``, ``run`` and ``decoders`` are sentences: what the compiled
+    numbers are worth, who runs them, and what there is for decoders. ``source`` and ``date``: where all that is from.
+    """
+
+    name: str
+    compiler: str
+    command: str
+    where: str
+    opset: int
+    operators: tuple[str, ...]
+    worth: tuple[str, ...]
+    steps: tuple[str, ...]
+    result: str
+    calibrate: str
+    run: str
+    decoders: str
     source: str
     date: str
 
@@ -44,6 +82,9 @@ class Target:
     sold, the one to assume first; empty: asked of this machine. ``golden_bound`` is how far a stage's outputs
     may be from those of the build machine, as a fraction of the largest absolute value. ``devices`` are the
     kernel's names of what a stage opens besides files (/proc/devices), ``drivers`` the packages that make it work.
+    ``deploy`` are files for its nodes beside those that every target's have, each rendered from a template of its own.
+    ``pythons`` are those of its systems, ``glibc`` is the oldest C library that it has to run with, ``pages`` are the
+    sizes of memory pages that its kernels may have, in bytes; empty: as here.
     ``notes`` are sentences for whoever sets such a machine up.
     """
 
@@ -61,8 +102,13 @@ class Target:
     cores: int = 0
     devices: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
+    deploy: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+    glibc: str = ""
+    pages: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
+    accelerator: Accelerator | None = None
 
     @property
     def backend(self) -> str:
@@ -84,6 +130,16 @@ class Target:
     def machine(self) -> str:
         """The architecture, ``native`` resolved to the one this runs on."""
         return platform.machine() if self.arch == NATIVE else self.arch
+
+    @property
+    def libc(self) -> str:
+        """The version of the oldest C library that has to do: the target's, or that of this machine."""
+        return self.glibc or platform.libc_ver()[1] or "2.34"
+
+    @property
+    def page(self) -> int:
+        """Bytes of the largest memory page that has to do: the target's, or this machine's."""
+        return max(self.pages, default=os.sysconf("SC_PAGE_SIZE"))
 
     @property
     def installed(self) -> int:

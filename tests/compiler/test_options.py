@@ -113,7 +113,7 @@ def test_shapes(tmp_path: Path, model: str) -> None:
         ({"target": "host", "fleet": "fleet.toml"}, "fleet-and-target", 2, "contradict"),
         ({"fleet": "no.toml"}, "file-missing", 3, "no.toml"),
         ({"target": "host", "sign": "key"}, "not-in-this-version", 2, "--sign"),
-        ({"target": "host", "wheels": "3.11"}, "not-in-this-version", 2, "--wheels"),
+        ({"target": "host", "wheels": "3.11,4"}, "wheels-invalid", 2, "--wheels '4'"),
         ({"target": "host", "allow_download": True}, "not-in-this-version", 2, "--allow-download"),
         ({"target": "host", "users": 30}, "users-alone", 2, "--simulate"),
         ({"target": "host", "max_tokens": 64}, "max-tokens-alone", 2, "--simulate"),
@@ -201,3 +201,11 @@ def test_no_text_breaks_the_parsers(text: str) -> None:
     for parse in (parse_size, parse_rate, parse_time):
         with suppress(ValueError):
             assert parse(text) >= 0
+
+
+def test_pythons(tmp_path: Path, model: str) -> None:
+    given = {"model": model, "target": "pi5"}
+    assert resolve({**given, "wheels": "3.13,3.9, 3.11,3.13"}, tmp_path).wheels == ("3.9", "3.11", "3.13")
+    assert resolve(given, tmp_path).wheels == ()
+    (tmp_path / "ruvcompile.toml").write_text('wheels = ["3.12"]\n')
+    assert resolve(given, tmp_path).wheels == ("3.12",)

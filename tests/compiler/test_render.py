@@ -89,7 +89,7 @@ def test_the_unit_starts_this_node_on_its_cores() -> None:
 def test_only_the_head_answers_http_and_only_at_home() -> None:
     assert "RUVRUN_ARGS=--host 127.0.0.1 --port 8000\n" in _text(HEAD, "ruvrun.env")
     assert "RUVRUN_ARGS=\n" in _text(FACTS, "ruvrun.env")
-    assert "ruvrun[head]\n" in _text(HEAD, "requirements.txt")
+    assert "ruvrun[head]==" in _text(HEAD, "requirements.txt")
     assert "ruvrun[head]" not in _text(FACTS, "requirements.txt")
 
 

@@ -11,19 +11,27 @@ from pathlib import Path
 
 import pytest
 
+import ruvrun
+from ruvcompile.cli import run
 from ruvcompile.errors import InputError, RuvError, UsageError
 from ruvcompile.fleet import Fleet, FleetNode, make_fleet
+from ruvcompile.listing import targets_markdown
 from ruvcompile.measure.scale import LIKE
 from ruvcompile.options import Options
+from ruvcompile.render import render_node
 from ruvcompile.targets import (
+    FIGURE_KINDS,
+    FIGURES,
     Target,
-    check_targets,
     data_root,
     fleet_targets,
     load_target,
+    requirements,
     target_names,
 )
+from ruvcompile.whole_targets import check_targets
 from ruvrun.executors.backends import BACK_ENDS
+from tests.compiler.test_render import FACTS
 
 ROOT = Path(__file__).parents[2]
 GIB = 2**30
@@ -43,22 +51,40 @@ def _edit(folder: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after))
 
 
-def test_the_four_are_there_and_sound() -> None:
-    assert {"host", "x86-64", "arm64", "pi5"} <= target_names().keys()
+ALL = ("host", "x86-64", "arm64", "pi5", "pi4", "intel-cpu", "intel-gpu", "intel-npu", "pi5-hailo10h")
+
+
+def test_all_are_there_and_sound() -> None:
+    assert target_names().keys() == set(ALL)
     assert check_targets() == []
+
+
+def test_the_table_in_the_readme_is_theirs(capsys: pytest.CaptureFixture[str]) -> None:
+    table = targets_markdown([load_target(name) for name in sorted(target_names())])
+    assert f"\n{table}\n" in (ROOT / "README.md").read_text("utf-8"), "ruvcompile targets --markdown, into README.md"
+    assert run(["targets", "--markdown"]) == 0
+    assert capsys.readouterr().out == f"{table}\n"
 
 
 @pytest.mark.parametrize("name", sorted(target_names()))
 def test_what_a_target_says_can_be_done(name: str) -> None:
     target = load_target(name)
     assert set(target.backends) <= BACK_ENDS.keys()
-    assert {"none", "int4"} <= set(target.quants)
+    assert "none" in target.quants
+    assert "int4" in target.quants or target.accelerator is not None
     assert target.installed > GIB
     for file in ("install.sh", "uninstall.sh", "ruvrun.service", "ruvrun.env", "README.md"):
         assert target.template(file + ".j2").is_file()
     for figure in target.figures:
         assert figure.source
         assert figure.date
+        assert figure.kind in FIGURE_KINDS
+        assert figure.unit == FIGURES[figure.name]
+    if name != "host":
+        assert target.pythons
+        assert target.glibc
+        assert target.pages
+        assert target.figures, "say `scaled` from another target where nothing is known"
 
 
 def test_the_pi_is_described_by_figures_with_a_source() -> None:
@@ -117,6 +143,14 @@ def test_a_missing_folder(tmp_path: Path) -> None:
         ("features = [", "features = [1, ", "features"),
         ('kind = "theoretical"', 'kind = "guessed"', "guessed"),
         ("source = ", "sauce = ", "say where a number is from"),
+        ('date = "2026-11-30"', 'date = ""', "date is empty"),
+        ('name = "int4_matvec"', 'name = "int4_matvek"', "did you mean 'int4_matvec'?"),
+        ('name = "int4_matvec"', 'name = "int4_matmat"', "figure int4_matmat is there twice"),
+        ('unit = "FLOP/s"', 'unit = "GFLOP/s"', "it is FLOP/s"),
+        ("pythons = [", 'pythons = ["3", ', "pythons has '3'"),
+        ('glibc = "2.36"', 'glibc = "new"', "glibc has 'new'"),
+        ('pages = ["16KiB"]', 'pages = ["16KB"]', "pages has 16000 bytes"),
+        ('packages = ["ruvrun[onnxruntime]"]', 'packages = ["ruvrun onnxruntime"]', "packages has"),
         ("value = 17.07e9", "value = 0", "value 0"),
         ("value = 17.07e9", "value = nan", "value nan"),
         ("format = 1", "format = 9", "format"),
@@ -129,6 +163,99 @@ def test_unsound_data_is_refused(own: Path, before: str, after: str, says: str) 
         load_target("mine", own)
     assert says in str(caught.value)
     assert [problem.ref for problem in check_targets(own)] == [caught.value.ref]
+
+
+ACCELERATOR = (data_root() / "pi5-hailo10h" / "target.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("opset = 17", "", "accelerator: opset is missing"),
+        ("opset = 17", "opsets = 17", "did you mean 'opset'?"),
+        ('worth = ["Conv"', 'worth = ["Cnov"', "did you mean 'Conv'?"),
+        ('result = "{part}.hef"', 'result = "out.hef"', "names no part"),
+        ('command = "hailo"', 'command = ""', "command is empty"),
+        ("[accelerator]", "[[accelerator]]", "accelerator is not a table"),
+        ('source = "Hailo Dataflow', 'sauce = "Hailo Dataflow', "source is missing"),
+    ],
+)
+def test_an_unsound_accelerator_is_refused(own: Path, before: str, after: str, says: str) -> None:
+    (own / "mine" / "target.toml").write_text(ACCELERATOR)
+    _edit(own, before, after)
+    with pytest.raises(InputError) as caught:
+        load_target("mine", own)
+    assert says in str(caught.value)
+
+
+# Targets of one's own
+
+
+def test_one_of_ones_own_is_a_folder_where_the_command_is_given(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.move(own / "mine", own / "targets" / "mine")
+    monkeypatch.chdir(own)
+    assert target_names()["mine"] == Path("targets/mine")
+    assert target_names().keys() == {*ALL, "mine"}
+    assert run(["targets", "--check"]) == 0
+    assert "mine" in capsys.readouterr().out
+    (own / "targets" / "mine" / "target.toml").write_text("format = 1\nbackend = 'onnx-runtime'\n")
+    assert run(["targets", "--check"]) == 3
+    assert "did you mean 'onnxruntime'?" in capsys.readouterr().err
+
+
+def test_a_template_with_a_hole_is_found(own: Path) -> None:
+    folder = own / "mine" / "templates"
+    folder.mkdir()
+    (folder / "ruvrun.env.j2").write_text("PORT={{ prot }}\n")
+    (problem,) = check_targets(own)
+    assert problem.ref == "template-wrong"
+    assert "'prot' is undefined" in str(problem)
+
+
+def test_a_template_that_nothing_renders_is_found(own: Path) -> None:
+    folder = own / "mine" / "templates"
+    folder.mkdir()
+    (folder / "ruvrun.evn.j2").write_text("")
+    (problem,) = check_targets(own)
+    assert (problem.ref, problem.hint) == ("template-unknown", "did you mean 'ruvrun.env.j2'?")
+
+
+def test_files_of_ones_own_are_rendered(own: Path) -> None:
+    _edit(own, "cores = 4", 'cores = 4\ndeploy = ["90-camera.rules"]')
+    (problem,) = check_targets(own)
+    assert problem.ref == "template-missing"
+    (own / "mine" / "templates").mkdir()
+    (own / "mine" / "templates" / "90-camera.rules.j2").write_text("# for {{ node }}\n")
+    assert check_targets(own) == []
+    assert render_node(load_target("mine", own), FACTS)["90-camera.rules"] == b"# for pi5-1\n"
+
+
+def test_a_figure_is_scaled_from_a_target_that_there_is(own: Path) -> None:
+    shutil.copy(data_root() / "pi4" / "target.toml", own / "mine" / "target.toml")
+    assert check_targets(own) == []
+    _edit(own, "pi5: int4_matmat", "pi6: int4_matmat")
+    (problem,) = check_targets(own)
+    assert "scaled from 'pi6', which is no target" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("backend", "head", "expected"),
+    [
+        ("onnxruntime", False, ["ruvrun[onnxruntime]"]),
+        ("openvino", True, ["ruvrun[openvino]", "ruvrun[head]"]),
+    ],
+)
+def test_a_node_installs_the_release_that_built_for_it(backend: str, head: bool, expected: list[str]) -> None:
+    found = requirements(load_target("x86-64").on(backend), head=head)
+    assert list(found) == [f"{each}=={ruvrun.__version__}" for each in expected]
+
+
+def test_packages_of_ones_own_stay_as_they_are(own: Path) -> None:
+    _edit(own, 'packages = ["ruvrun[onnxruntime]"]', 'packages = ["onnxruntime>=1.32,<2"]')
+    found = requirements(load_target("mine", own), head=False)
+    assert found == (f"ruvrun=={ruvrun.__version__}", "onnxruntime>=1.32,<2")
 
 
 def test_figures_that_are_no_list_of_tables(own: Path) -> None:
