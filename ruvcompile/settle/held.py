@@ -13,12 +13,12 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
-from ruvrun.executors.forms import CPU, DEVICES
 
 from ruvcompile.measure.staged import Reality
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Plan
 from ruvrun.costs import CostTable, StageCost, merge, stage_key
+from ruvrun.executors.openvino.forms import CPU, DEVICES
 from ruvrun.machine import has_cpu_quota
 from ruvrun.profile.provenance import provenance
 
