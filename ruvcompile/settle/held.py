@@ -18,7 +18,7 @@ from ruvcompile.measure.staged import Reality
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Plan
 from ruvrun.costs import CostTable, StageCost, merge, stage_key
-from ruvrun.executors.openvino.forms import CPU, DEVICES
+from ruvrun.executors.backends import CPU, device_for
 from ruvrun.machine import has_cpu_quota
 from ruvrun.profile.provenance import provenance
 
@@ -106,7 +106,7 @@ def by_own_time(plan: Plan) -> bool:
 
     Then whoever takes its core now and then is no reason to move a cut, be it another stage or a stranger.
     """
-    on_cpu = all(DEVICES.get(member.target.backend, CPU) == CPU for member in plan.members)
+    on_cpu = all(device_for(member.target.backend) in ("", CPU) for member in plan.members)
     return on_cpu and all(member.threads == 1 for member in plan.members) and not has_cpu_quota()
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ruvrun.bundle import StageSpec
-from ruvrun.executors.openvino.forms import CPU, device_of
+from ruvrun.executors.backends import CPU
+from ruvrun.executors.openvino.forms import device_of
 from ruvrun.machine import has_cpu_quota
 
 Tell = Callable[[str, int, int], None]
