@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ from ruvcompile.wheels.pages import too_fine
 from ruvcompile.wheels.place import kinds
 from ruvcompile.wheels.resolve import required
 from ruvcompile.wheels.shelf import Shelf
+from tests.compiler.builds import build
+from tests.models import write_tiny_gguf
+from tests.wheelhouse import without_network
 
 pytestmark = pytest.mark.system
 
@@ -59,3 +64,23 @@ def test_what_is_kept_is_not_asked_for_again(shelf: Shelf, monkeypatch: pytest.M
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     assert shelf.wheels(asked, kind) == first
     assert all((Path(shelf.folder) / name).is_file() for name in first)
+
+
+def test_a_bundle_installs_itself_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this machine and its Python: with pip out of its own wheel, and all it needs out of ``node/wheels``."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+    build(model, tmp_path / "dist", target="x86-64", nodes="2", backend="onnxruntime", wheels=python)
+    bundle, root = tmp_path / "dist" / "bundles" / "x86-64-0", tmp_path / "root"
+    without_network(monkeypatch)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    line = [bundle / "node/install.sh", "--root", root, "--python", sys.executable]
+    done = subprocess.run([str(each) for each in line], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    launcher = next(root.glob("opt/ruvrun/*/ruvrun"))
+    said = subprocess.run([str(launcher), "--version"], capture_output=True, text=True, check=True)
+    assert ruvrun.__version__ in said.stdout
+    wheel = next((bundle / "node/wheels").glob("msgspec-*.whl"))
+    wheel.write_bytes(wheel.read_bytes()[:-1] + b"x")
+    again = subprocess.run([*map(str, line), "--name", "other"], capture_output=True, text=True, check=False)
+    assert (again.returncode, "error[wheels-altered]" in again.stderr) == (5, True)
