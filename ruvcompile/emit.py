@@ -19,9 +19,10 @@ from ruvcompile.options import KEYS_DIR, Options
 from ruvcompile.passes.infer import named_dims, spelt
 from ruvcompile.plan import Plan
 from ruvcompile.program import Program
-from ruvcompile.render import NodeFacts, mode_of, render_node
+from ruvcompile.render import DELIVER, NodeFacts, mode_of, render_fleet, render_node
 from ruvcompile.stages import Division, Lowered, copy_stage
 from ruvcompile.targets import Target, load_target
+from ruvrun import __version__
 from ruvrun.bundle import BUNDLES, COMPILED, HEAD, NODE, NODE_NAME, SECRET_KEY, stage_of
 from ruvrun.costs import COSTS, CostTable, dump_costs
 from ruvrun.manifest import (
@@ -110,10 +111,24 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
     for name in used:  # of a run while the plan was settled, on this machine
         shutil.rmtree(work / BUNDLES / name / COMPILED, ignore_errors=True)
     targets = installed_on(plan, options)
+    written: list[tuple[NodeFacts, Target]] = []
     for node in listed:
         target, _ = targets[node.name]
-        _write_bundle(work / BUNDLES / node.name, program, manifest, nodes, node.name, keys[node.name], target)
+        bundle = work / BUNDLES / node.name
+        written.append((_write_bundle(bundle, program, manifest, nodes, node.name, keys[node.name], target), target))
+    if not all(node.local for node in listed):
+        _write_delivery(work / DELIVER, written, manifest, bool(options.wheels))
     return manifest
+
+
+def _write_delivery(folder: Path, nodes: Sequence[tuple[NodeFacts, Target]], manifest: Manifest, wheels: bool) -> None:
+    """What brings the bundles to other machines."""
+    most = (manifest.space.streams if manifest.space else 1) * len(manifest.pipeline)
+    files = render_fleet(nodes, kind=manifest.program.kind, version=__version__, most=most, wheels=wheels)
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+        (folder / path).chmod(mode_of(path))
 
 
 def installed_on(plan: Plan, options: Options) -> dict[str, tuple[Target, bool]]:
@@ -200,8 +215,8 @@ def _addresses(nodes: Sequence[FleetNode]) -> list[Address]:
 
 def _write_bundle(
     bundle: Path, program: Program, manifest: Manifest, nodes: Nodes, name: str, keys: KeyPair, target: Target
-) -> None:
-    """Write what a bundle holds beside its stage: the manifest, and the node's own files."""
+) -> NodeFacts:
+    """Write what a bundle holds beside its stage: the manifest, and the node's own files; of which facts."""
     (bundle / NODE).mkdir(parents=True, exist_ok=True)
     (bundle / MANIFEST).write_bytes(dump_manifest(manifest))
     (bundle / NODE / NODES).write_bytes(dump_nodes(nodes))
@@ -229,6 +244,7 @@ def _write_bundle(
         (bundle / HEAD).mkdir(parents=True, exist_ok=True)
         for path, data in program.head_files.items():
             (bundle / HEAD / path).write_bytes(data)
+    return facts
 
 
 def _keys(work: Path, options: Options) -> dict[str, KeyPair]:

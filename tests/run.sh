@@ -30,6 +30,10 @@ if [ ${#selected[@]} -gt 0 ] && ! tests/system/browser.sh >/dev/null; then
     echo "${CI:+error: }no browser to look at reports with: apt could not install chromium" >&2
     [ -z "${CI:-}" ] || exit 1
 fi
+if [ ${#selected[@]} -gt 0 ] && ! tests/system/delivery.sh >/dev/null; then
+    echo "${CI:+error: }no machines to deliver to: apt could not install sshd, rsync and what the files are for" >&2
+    [ -z "${CI:-}" ] || exit 1
+fi
 if [ -n "$reference" ] && ! { tests/reference/setup.sh && tests/reference/huggingface.sh; } >/dev/null; then
     echo "${CI:+error: }no models of transformers to compare with: their environment could not be made" >&2
     [ -z "${CI:-}" ] || exit 1

@@ -1,21 +1,24 @@
-"""``ruvrun bench``: measure a manifest on this machine, without HTTP; or a graph's head that runs elsewhere."""
+"""``ruvrun bench``: measure a manifest on this machine, without HTTP; or a head that runs elsewhere."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ruvrun.cli.voice import COUNT, PATH, Real, common, parse_cpus, pass_on, require_meant, voice_for_children
 from ruvrun.errors import UsageError
 
+if TYPE_CHECKING:
+    from ruvrun.manifest import Manifest
+
 
 @click.command()
 @click.argument("manifest", type=PATH, required=False)
-@click.option("--url", help="Measure this running head of a graph, over HTTP.")
+@click.option("--url", help="Measure this running head, over HTTP.")
 @click.option("--api-key", envvar="RUVRUN_API_KEY", help="Key for --url (or RUVRUN_API_KEY).")
 @click.option("--streams", default="1", show_default=True, help="Requests at a time; a list measures each: 1,2,4,8.")
 @click.option("--prompt-tokens", type=COUNT, default=128, show_default=True)
@@ -23,6 +26,7 @@ from ruvrun.errors import UsageError
 @click.option("--repeats", type=COUNT, default=1, show_default=True)
 @click.option("--seconds", type=Real(min=0, min_open=True), help="Begin requests again for this long.")
 @click.option("--input", "inputs", type=PATH, multiple=True, help="Arrays for a graph (npz).")
+@click.option("--golden", is_flag=True, help="A graph's inputs are those of MANIFEST's golden checks.")
 @click.option("--context", type=COUNT, help="Positions per stream.  [default: prompt and answer, at least as built]")
 @click.option("--cpus", help='Cores of each stage, pipeline after pipeline: "0;1" or "0,1;2,3".  [default: as built]')
 @click.option("--json", "as_json", is_flag=True, help="One object.")
@@ -37,19 +41,18 @@ def bench(
     repeats: int,
     seconds: float | None,
     inputs: tuple[Path, ...],
+    golden: bool,
     context: int | None,
     cpus: str | None,
     as_json: bool,
 ) -> None:
-    """Measure MANIFEST on this machine, without HTTP, or a graph's running head.
+    """Measure MANIFEST on this machine, without HTTP, or a running head; of a decoder it needs the MANIFEST, too.
 
     Example: ruvrun bench dist/manifest.toml --streams 1,2,4 --prompt-tokens 64 --max-tokens 64
     """
     from ruvrun import bench as measure
     from ruvrun import launch
-    from ruvrun.manifest import load_manifest
-    from ruvrun.placement import manifest_path, place, space
-    from ruvrun.run import read_inputs, read_values
+    from ruvrun.placement import place, space
 
     try:
         counts = [int(part) for part in streams.split(",")]
@@ -57,24 +60,24 @@ def bench(
         counts = [0]
     if min(counts) < 1:
         raise UsageError("streams-wrong", f"--streams {streams} is no list of numbers", hint="for example 1,2,4,8")
-    if inputs:
+    if inputs or golden:
         require_meant("graph", "prompt_tokens", "context")
     if url is not None:
-        if not inputs:
-            raise UsageError("url-without-input", "--url measures graphs", hint="give --input in.npz, or a MANIFEST")
-        known = load_manifest(manifest_path(manifest)) if manifest is not None else None
-        arrays = read_values(inputs) if known is None else read_inputs(inputs, known)
-        _show(_over_http(url, api_key, arrays, counts, repeats, (max_tokens, seconds)), "items", as_json)
+        kind, measured = _head(url, api_key, manifest, inputs, golden)
+        found = measure.sweep(
+            counts, repeats, lambda count: measured(measure.Work(count, prompt_tokens, max_tokens, seconds))
+        )
+        _show(found, kind, as_json)
         return
     if manifest is None:
         raise UsageError("manifest-missing", "give a MANIFEST or --url", hint="see `ruvrun bench --help`")
     placement = place(manifest)
     _require_whole(placement)
     graph = placement.manifest.program.kind == "graph"
-    if graph != bool(inputs):
-        hint = "give --input in.npz" if graph else "use --streams, --prompt-tokens and --max-tokens"
+    if graph != (bool(inputs) or golden):
+        hint = "give --input in.npz, or --golden" if graph else "use --streams, --prompt-tokens and --max-tokens"
         raise UsageError("wrong-kind", f"this model is a {placement.manifest.program.kind}", hint=hint)
-    arrays = read_inputs(inputs, placement.manifest) if graph else {}
+    arrays = _arrays(placement.manifest, manifest, inputs, golden) if graph else {}
     planned = placement.manifest.space
     if context is None and planned is not None:
         longest = placement.manifest.program.context or planned.context
@@ -99,27 +102,39 @@ def bench(
     _show(result, "items" if graph else "tokens", as_json)
 
 
-def _over_http(
-    url: str,
-    key: str | None,
-    arrays: dict[str, Any],
-    counts: Sequence[int],
-    repeats: int,
-    amount: tuple[int, float | None],
-) -> dict[str, Any]:
-    """Measure the head at ``url`` with so many calls of each caller, or for so many seconds."""
+def _head(
+    url: str, key: str | None, path: Path | None, inputs: Sequence[Path], golden: bool
+) -> tuple[str, Callable[[Any], dict[str, Any]]]:
+    """Of what there are so many per second, and how the head at ``url`` is measured."""
     from ruvrun import bench as measure
     from ruvrun import client
+    from ruvrun.bench.head import bench_texts
+    from ruvrun.manifest import load_manifest
+    from ruvrun.placement import manifest_path
 
-    calls, seconds = amount
     base = client.base_url(url)
+    known = load_manifest(manifest_path(path)) if path is not None else None
+    if known is not None and known.program.kind == "decoder":
+        require_meant("decoder", "inputs", "golden")
+        return "tokens", lambda work: bench_texts(base, key, known, work)
+    if not inputs and not golden:
+        hint = "give the MANIFEST of a decoder, or --input in.npz of a graph"
+        raise UsageError("url-without-input", "--url alone does not say what to ask", hint=hint)
+    arrays = _arrays(known, path, inputs, golden)
     model = client.graph(base, key)
+    return "items", lambda work: measure.bench_head(lambda: client.infer(base, model, arrays, key), work)
 
-    def once(count: int) -> dict[str, Any]:
-        work = measure.Work(count, 0, calls, seconds)
-        return measure.bench_head(lambda: client.infer(base, model, arrays, key), work)
 
-    return measure.sweep(counts, repeats, once)
+def _arrays(known: Manifest | None, path: Path | None, inputs: Sequence[Path], golden: bool) -> dict[str, Any]:
+    """A graph's inputs: of files, or those that the build has checked its stages with."""
+    from ruvrun.record import read_record
+    from ruvrun.run import read_inputs, read_values
+
+    if not golden:
+        return read_values(inputs) if known is None else read_inputs(inputs, known)
+    if path is None or inputs:
+        raise UsageError("golden-wrong", "--golden takes the inputs of a MANIFEST", hint="give one, and no --input")
+    return dict(read_record(path).inputs)
 
 
 def _show(result: dict[str, Any], unit: str, as_json: bool) -> None:

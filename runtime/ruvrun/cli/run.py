@@ -29,6 +29,7 @@ SEED = click.IntRange(0, 2**63 - 1)  # as in frames and in the HTTP API
 @click.option(
     "--input", "inputs", type=PATH, multiple=True, help="Arrays for a graph (npz, names as in the ONNX file)."
 )
+@click.option("--golden", is_flag=True, help="Ask --url what the build was asked; exit 5 if it differs.")
 @click.option("--output", type=PATH, help="Where the graph's outputs go (npz).")
 @click.option("--context", type=COUNT, help="Positions per stream.  [default: as built]")
 @click.option("--json", "as_json", is_flag=True, help="One object, with token ids.")
@@ -44,6 +45,7 @@ def run(
     top_p: float,
     seed: int,
     inputs: tuple[Path, ...],
+    golden: bool,
     output: Path | None,
     context: int | None,
     as_json: bool,
@@ -57,6 +59,12 @@ def run(
     from ruvrun.placement import space
     from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, read_values, run_over_http, sizes_of, write_outputs
 
+    if golden:
+        require_meant(
+            "golden record", "prompt", "chat", "max_tokens", "temperature", "top_p", "seed", "inputs", "output"
+        )
+        _check(manifest, url, api_key, as_json)
+        return
     if (prompt is None) == (not inputs):
         raise UsageError("nothing-to-run", "give either --prompt or --input", hint="see `ruvrun run --help`")
     if prompt is not None and any("\ud800" <= character <= "\udfff" for character in prompt):
@@ -100,6 +108,21 @@ def run(
         click.echo()
     else:
         say(f"wrote {output}")
+
+
+def _check(manifest: str | None, url: str | None, key: str | None, as_json: bool) -> None:
+    """Hold a running head against the record of the build."""
+    from ruvrun.client import base_url
+    from ruvrun.record import check_answer, read_record
+
+    if manifest is None or url is None:
+        raise UsageError("golden-wrong", "--golden takes a MANIFEST and a --url", hint="see `ruvrun run --help`")
+    found = check_answer(base_url(url), read_record(Path(manifest)), key)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        off = f"off by {found['largest_difference']:.3g}, {found['bound']:.3g} is allowed"
+        click.echo(f"as built: {found['compared']} {off}")
 
 
 def _running_or_local(manifest: str | None, url: str | None) -> tuple[Any, Any]:

@@ -67,7 +67,7 @@ def common(command: Callable[..., None]) -> Callable[..., None]:
 def _tell_defaults(context: click.Context) -> None:
     """Every default that is applied is told; what only decoders have is not applied to tensors."""
     unused: tuple[str, ...] = ()
-    if context.params.get("inputs"):
+    if context.params.get("inputs") or context.params.get("golden"):
         unused = _OF_DECODERS if context.info_name == "bench" else (*_OF_DECODERS, "max_tokens")
     applied = [
         f"{option.opts[-1]} {value} (default)"

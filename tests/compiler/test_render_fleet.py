@@ -1,0 +1,101 @@
+"""What is rendered for a fleet: complete and well-formed for every kind of machine, whatever a person calls things."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ruvcompile.errors import InputError
+from ruvcompile.render import NodeFacts, mode_of, render_fleet
+from ruvcompile.targets import Target, load_target, target_names
+
+FACTS = NodeFacts(
+    model="SmolLM2-135M",
+    id="0123456789abcdef" * 4,
+    node="pi5-0",
+    stage=0,
+    stages=2,
+    head=True,
+    head_node="pi5-0",
+    address="pi5-0.local",
+    port=7070,
+    cpus=(2, 3),
+    threads=2,
+)
+NAMES = ["SmolLM2-135M", "my model; rm -rf / $(id) `id` \"x\" 'y' # {{ z }} é", "%n: *a &b !c"]
+
+
+def fleet(*targets: str, model: str = FACTS.model) -> list[tuple[NodeFacts, Target]]:
+    """A node of each of these targets; the first is the head's."""
+    made = []
+    for number, name in enumerate(targets):
+        target = load_target(name)
+        facts = replace(FACTS, model=model, node=f"pi5-{number}", stage=number, head=number == 0)
+        made.append((facts, target.on(target.backend)))
+    return made
+
+
+def rendered(*targets: str, model: str = FACTS.model, kind: str = "decoder") -> dict[str, str]:
+    files = render_fleet(fleet(*targets, model=model), kind=kind, version="0.1.0", most=4, wheels=False)
+    return {name: data.decode() for name, data in files.items()}
+
+
+@pytest.mark.parametrize("kind", ["decoder", "graph"])
+@pytest.mark.parametrize("model", NAMES)
+@pytest.mark.parametrize("target", sorted(target_names()))
+def test_every_target_renders_every_file(target: str, model: str, kind: str, tmp_path: Path) -> None:
+    files = rendered(target, target, model=model, kind=kind)
+    assert f"docker/Dockerfile.{load_target(target).backend}" in files
+    assert {"k8s/statefulsets.yaml", "k8s/leaderworkerset-image.yaml"} <= files.keys()
+    for name, text in files.items():
+        assert text.endswith("\n")
+        assert not text.endswith("\n\n")
+        assert "{%" not in text
+        assert "$(id)" not in text or name == "README.md"
+        assert mode_of(name) == (0o755 if name.endswith((".sh", ".py")) else 0o644)
+        if name.endswith(".sh"):
+            (tmp_path / "script.sh").write_text(text)
+            subprocess.run(["bash", "-n", str(tmp_path / "script.sh")], check=True)
+            assert "\nset -euo pipefail\n" in text
+        elif name.endswith(".py"):
+            ast.parse(text)
+        elif name.endswith((".yaml", ".yml")):
+            assert list(yaml.safe_load_all(text))
+
+
+def test_the_same_facts_give_the_same_bytes() -> None:
+    assert rendered("pi5", "intel-cpu") == rendered("pi5", "intel-cpu")
+
+
+def test_machines_of_several_kinds_have_no_set_of_equal_pods() -> None:
+    files = rendered("pi5", "intel-cpu")
+    assert not [name for name in files if name.startswith("k8s/leader")]
+    assert {"docker/Dockerfile.onnxruntime", "docker/Dockerfile.openvino"} <= files.keys()
+    assert "LeaderWorkerSet: its pods are alike" in files["README.md"]
+
+
+def test_only_the_head_is_asked() -> None:
+    services = yaml.safe_load(rendered("pi5", "pi5")["docker/compose.yaml"])["services"]
+    assert services["pi5-0"]["command"][-4:] == ["--host", "0.0.0.0", "--port", "8000"]
+    assert services["pi5-1"]["command"] == ["serve", "/bundle/manifest.toml", "--node", "pi5-1"]
+    assert "secrets" in services["pi5-0"]
+    assert "secrets" not in services["pi5-1"]
+
+
+def test_a_device_is_handed_to_its_container() -> None:
+    services = yaml.safe_load(rendered("intel-gpu", "intel-cpu")["docker/compose.yaml"])["services"]
+    assert services["pi5-0"]["devices"] == ["/dev/dri"]
+    assert "devices" not in services["pi5-1"]
+
+
+def test_names_that_kubernetes_takes_for_one_are_refused() -> None:
+    one, other = fleet("pi5", "pi5")
+    other = (replace(other[0], node="Pi5.0"), other[1])
+    with pytest.raises(InputError) as caught:
+        render_fleet([one, other], kind="decoder", version="0.1.0", most=4, wheels=True)
+    assert caught.value.ref == "node-names-alike"
