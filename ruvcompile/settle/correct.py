@@ -17,8 +17,8 @@ from ruvcompile.settle.held import Held, Ratios, by_own_time, promised, promised
 def corrected(held: Held, facts: Facts) -> Facts:
     """The facts as a plan with the same cuts has to have them to promise what was seen."""
     facts = with_units(held, facts)
-    facts = with_ways(make_plan(facts, held.plan.cuts), held.lone[0].per_s, facts)
-    return with_waits(make_plan(facts, held.plan.cuts), held.seen[0].per_s, facts)
+    facts = with_ways(make_plan(facts, held.plan.cuts), held.lone[0].per_s, facts, held.others_ms)
+    return with_waits(make_plan(facts, held.plan.cuts), held.seen[0].per_s * held.others, facts)
 
 
 def with_units(held: Held, facts: Facts) -> Facts:
@@ -30,14 +30,17 @@ def with_units(held: Held, facts: Facts) -> Facts:
     )
 
 
-def with_ways(plan: Plan, per_s: float, facts: Facts) -> Facts:
+def with_ways(plan: Plan, per_s: float, facts: Facts, others_ms: float = 0.0) -> Facts:
     """The facts, the ways between processes corrected by what is left of a single sequence's round.
 
     Waking up takes longer or less than a table says: from one hour to the next, and as the core sleeps or works.
+
+    Args:
+        others_ms: of the round, that is neither stages nor ways.
     """
     if not per_s or not promised_alone(plan) or facts.options.fleet.default_link is not None:
         return facts
-    left = 1e3 / per_s - 1e3 / promised_alone(plan)
+    left = 1e3 / per_s - others_ms - 1e3 / promised_alone(plan)
     return replace(facts, hop_ms=facts.hop_ms + left / (len(plan.pieces) + 1))
 
 

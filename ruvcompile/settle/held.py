@@ -2,7 +2,8 @@
 
 They are seen twice in one run: with a single sequence, and with as many as are planned for. Alone a step finds nobody
 at work beside it, and waits for nothing but its way; so what one user gets tells the ways, and what all get tells what
-company and turns cost.
+company and turns cost. That strangers had a core meanwhile (``others``) is seen there too, as a step that took longer
+by the clock than its thread worked: that is no stage's cost and no way, and no costs are made of it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from ruvrun.profile.provenance import provenance
 FIRST, AGAIN = 1, 2
 AGREED = 0.03
 """Prediction and measurement agree when they differ by no more than this part."""
+
+BUSY = 1.05
+"""Where steps take so many times what their threads work, others are at work on the machine; that is told."""
 
 Ratios = tuple[float | None, ...]
 """Of each stage, what its units took over what they should have; None where that was not seen."""
@@ -64,6 +68,22 @@ class Held:
         return _over(self.lone[0].per_s, promised_alone(self.plan))
 
     @property
+    def others_ms(self) -> float:
+        """By how much longer the steps of a single sequence took together than their threads worked."""
+        return sum(max(0.0, row.clock_ms - row.ms) for row in self._passed)
+
+    @property
+    def others(self) -> float:
+        """The same as a factor, at least 1."""
+        own = sum(row.ms for row in self._passed)
+        return (own + self.others_ms) / own if own else 1.0
+
+    @property
+    def _passed(self) -> tuple[StageCost, ...]:
+        """What a single sequence passed: the stages of the first pipeline."""
+        return self.lone[: len(self.plan.pieces)]
+
+    @property
     def difference(self) -> float:
         """The largest difference of any stage, or of the whole, as a part of what was predicted."""
         ratios = [ratio for ratio in (*self.ratios, *self.lone_ratios) if ratio is not None]
@@ -93,7 +113,8 @@ class Held:
             rates += f", {self.lone[0].per_s:.1f} of one alone where {promised_alone(self.plan):.1f} were"
         stages = ", ".join("not seen" if ratio is None else f"{100 * (ratio - 1):+.1f} %" for ratio in self.ratios)
         verdict = "they agree" if self.agrees else f"they differ by up to {100 * self.difference:.1f} %"
-        return f"stages measured together: {rates}; stages {stages}; {verdict}"
+        taken = f"; others had the cores {100 * (1 - 1 / self.others):.0f} % of the time" if self.others > BUSY else ""
+        return f"stages measured together: {rates}; stages {stages}; {verdict}{taken}"
 
 
 def shares_cores(plan: Plan, facts: Facts) -> bool:
@@ -150,20 +171,30 @@ def with_reality(plan: Plan, facts: Facts, realities: Iterable[Reality], look: i
         found: dict[tuple[Any, ...], list[int]] = {}
         for number, row in enumerate(blanks):
             found.setdefault(_identity(row), []).append(number)
-        times = reality.own_ms if by_own_time(plan) else reality.stage_ms
-        rows += [_seen(blanks[numbers[0]], reality, times, numbers) for numbers in found.values()]
+        own = reality.own_ms if by_own_time(plan) else ()
+        rows += [_seen(blanks[numbers[0]], reality, own, numbers) for numbers in found.values()]
     first = plan.members[0]
     source = provenance(first.target.backend, facts.program.name, first.threads)
     seen = CostTable(provenance=[source], stage=rows)
     return replace(facts, costs=merge([facts.costs, seen]))
 
 
-def _seen(row: StageCost, reality: Reality, times: Sequence[float], numbers: Sequence[int]) -> StageCost:
-    """``row`` with what the stages of these numbers were seen to take; 0 where none of them had anything to do."""
-    known = [times[number] for number in numbers if times[number]]
+def _seen(row: StageCost, reality: Reality, own: Sequence[float], numbers: Sequence[int]) -> StageCost:
+    """``row`` with what the stages of these numbers were seen to take; 0 where none of them had anything to do.
+
+    Args:
+        own: what the threads of all stages worked; empty where the clock counts.
+    """
+
+    def mean(times: Sequence[float]) -> float:
+        known = [times[number] for number in numbers if times[number]]
+        return round(fmean(known), 6) if known else 0.0
+
+    clock = mean(reality.stage_ms)
     return msgspec.structs.replace(
         row,
-        ms=round(fmean(known), 6) if known else 0.0,
+        ms=mean(own) if own else clock,
+        clock_ms=clock if own else 0.0,
         peak_rss_bytes=max(reality.peak_bytes[number] or 0 for number in numbers),
         per_s=round(reality.per_s, 4),
     )

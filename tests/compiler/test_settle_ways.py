@@ -60,16 +60,21 @@ def test_that_a_round_was_shorter_than_its_parts_nothing_explains(program) -> No
     assert with_waits(plan, 1.25 * promised(plan), facts) == facts
 
 
-def seen(facts: Facts, plan: Plan, company: float, lone: float) -> Facts:
-    """Stages took so many times what was expected of them, with all sequences and with one."""
-    many = reality([company * ms for ms in plan.inner_ms], promised(plan) / company, plan.streams)
-    one = reality([lone * ms for ms in plan.alone_ms], promised_alone(plan) / lone, 1)
+def seen(facts: Facts, plan: Plan, company: float, lone: float, others: float = 1.0) -> Facts:
+    """Stages took so many times what was expected of them, with all sequences and with one.
+
+    Strangers made all steps ``others`` times as long, and the rounds with them; not the ways.
+    """
+    many = reality([company * ms for ms in plan.inner_ms], promised(plan) / company / others, plan.streams, others)
+    stages = [lone * ms for ms in plan.alone_ms]
+    round_ms = 1e3 / promised_alone(plan) + others * sum(stages) - sum(plan.alone_ms)
+    one = reality(stages, 1e3 / round_ms, 1, others)
     return with_reality(plan, facts, (one, many))
 
 
-def reality(ms: Sequence[float], per_s: float, streams: int) -> Reality:
-    """Stages whose threads work so long, which somebody makes twice as long by the clock."""
-    return Reality(tuple(2 * each for each in ms), (1,) * len(ms), per_s, streams, tuple(ms))
+def reality(ms: Sequence[float], per_s: float, streams: int, others: float = 1.0) -> Reality:
+    """Stages whose threads work so long, and by the clock ``others`` times that."""
+    return Reality(tuple(others * each for each in ms), (1,) * len(ms), per_s, streams, tuple(ms))
 
 
 def test_who_works_alone_is_corrected_by_what_was_seen_alone(program) -> None:
@@ -81,6 +86,7 @@ def test_who_works_alone_is_corrected_by_what_was_seen_alone(program) -> None:
     again = make_plan(corrected(held, facts), plan.cuts)
     assert promised(again) == pytest.approx(promised(plan) / 1.1, rel=0.01)
     assert promised_alone(again) == pytest.approx(promised_alone(plan) / 0.9, rel=0.01)
+    assert again.forecast.pipelines[0].hops[1].latency_ms == pytest.approx(0.0, abs=1e-3), "its stages explain it"
     after = look_up(again, facts)
     assert after is not None
     assert after.agrees
@@ -95,12 +101,27 @@ def test_a_promise_to_one_or_to_all_that_does_not_hold_is_no_agreement(program, 
     assert held.difference == pytest.approx(0.2, abs=0.001)
 
 
+def test_what_strangers_took_is_no_cost_of_anything(program) -> None:
+    """They had a third of every core: the rounds were longer, which is told, and what is promised stays as it was."""
+    facts, plan = planned(program)
+    facts = seen(facts, plan, 1.0, 1.0, others=1.5)
+    held = look_up(plan, facts)
+    assert held is not None
+    assert held.difference > 0.3
+    assert "others had the cores 33 % of the time" in str(held)
+    again = make_plan(corrected(held, facts), plan.cuts)
+    assert promised(again) == pytest.approx(promised(plan), rel=0.001)
+    assert promised_alone(again) == pytest.approx(promised_alone(plan), rel=0.001)
+    assert "others" not in str(look_up(plan, seen(*planned(program), 1.0, 1.0, others=1.02)))
+
+
 def test_where_a_stage_has_several_threads_the_clock_counts(program, monkeypatch) -> None:
     facts, plan = planned(program)
     monkeypatch.setattr("ruvcompile.settle.held.by_own_time", lambda _plan: False)
-    held = look_up(plan, seen(facts, plan, 1.0, 1.0))
+    held = look_up(plan, seen(facts, plan, 1.0, 1.0, others=2.0))
     assert held is not None
     assert held.ratios == held.lone_ratios == pytest.approx((2.0, 2.0))
+    assert held.others == 1.0
 
 
 def test_what_a_quota_or_a_device_makes_of_a_step_the_clock_tells(program, monkeypatch) -> None:

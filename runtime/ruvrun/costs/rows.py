@@ -127,6 +127,7 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
         key: ``stage_key`` of its units' keys, in order.
         target, backend, threads, beside: as for ``UnitCost``.
         rows, depth: of the steps, the median of which is ``ms``: as `ruvrun bench` tells it.
+        clock_ms: the same by the clock, where ``ms`` is what the thread worked; 0: it is the clock's.
         peak_rss_bytes: the most memory its process held.
         streams, per_s: sequences (or callers) that were in flight, and tokens (or items) per second of all together.
         look: 1, or 2 when it was run once more, after the plan was corrected.
@@ -141,6 +142,7 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     beside: int = 1
     rows: int = 1
     depth: int = 0
+    clock_ms: float = 0.0
     spread: float = 0.0
     peak_rss_bytes: int = 0
     streams: int = 0
