@@ -2,8 +2,9 @@
 
 What the schema cannot see is looked at here:
 
-1. every file for a node is rendered for every target, as for a stage, for a head, and for a node that is only the head;
-   an undefined name in a template is an error;
+1. every file for a node is rendered for every target, as for a stage, for a head, and for a node that is only the head,
+   and all that delivers to two such nodes, of decoders and of graphs, with wheels and without; an undefined name in a
+   template is an error;
 2. a template in a target's own folder is one that something renders;
 3. a figure that is scaled from another target's names one that there is;
 4. an accelerator's script and notes are rendered, too.
@@ -11,14 +12,16 @@ What the schema cannot see is looked at here:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import ruvrun
 from ruvcompile.accelerator.parts import README, SCRIPT, render_parts
 from ruvcompile.errors import InputError, RuvError, did_you_mean
 from ruvcompile.fleet import HOST
-from ruvcompile.render import FILES, SUFFIX, NodeFacts, render_node
+from ruvcompile.render import FILES, SUFFIX, NodeFacts, render_fleet, render_node
 from ruvcompile.targets import SHARED, TEMPLATES, Target, data_root, load_target, target_names
 
 _STAGE = NodeFacts(
@@ -60,19 +63,24 @@ def check_targets(extra: Path | None = None) -> list[RuvError]:
 
 def _unrendered(target: Target) -> Iterator[RuvError]:
     """One problem for each template that is not rendered."""
-    told = set()
-    for facts in SITUATIONS:
-        try:
-            render_node(target, facts)
-        except RuvError as problem:
-            if problem.message not in told:
-                told.add(problem.message)
-                yield problem
+    stage, head, _ = SITUATIONS
+    nodes = [(head, target.on(target.backend)), (stage, target.on(target.backend))]
+    renderings: list[Callable[[], object]] = [partial(render_node, target, facts) for facts in SITUATIONS]
+    renderings += [
+        partial(render_fleet, nodes, kind=kind, version=ruvrun.__version__, most=8, wheels=wheels)
+        for kind in ("decoder", "graph")
+        for wheels in (False, True)
+    ]
     if target.accelerator is not None:
+        renderings.append(partial(render_parts, target, "model", []))
+    told = set()
+    for rendered in renderings:
         try:
-            render_parts(target, "model", [])
+            rendered()
         except RuvError as problem:
-            yield problem
+            if str(problem) not in told:
+                told.add(str(problem))
+                yield problem
 
 
 def _strangers(folder: Path, target: Target) -> Iterator[RuvError]:

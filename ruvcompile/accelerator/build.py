@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from ruvcompile.accelerator.divided import Part, divide
 from ruvcompile.accelerator.frozen import freeze
 from ruvcompile.accelerator.parts import (
     ACCELERATOR,
+    CPU,
     PartList,
     PartOf,
     commands,
@@ -163,11 +164,11 @@ def _part(part: PartOf) -> Mapping[str, Any]:
 
 
 def _missing(result: Mapping[str, Any], folder: Path, accelerator: Accelerator) -> FitError:
-    counts = {kind: [part["nodes"] for part in result["parts"] if part["on"] == kind] for kind in (ACCELERATOR, "cpu")}
+    counts = {kind: [part["nodes"] for part in result["parts"] if part["on"] == kind] for kind in (ACCELERATOR, CPU)}
     told = [
         f"there is no command `{accelerator.command}` here",
         f"{folder} has the parts as static ONNX: {len(counts[ACCELERATOR])} for the {accelerator.name} "
-        f"({sum(counts[ACCELERATOR])} nodes), {len(counts['cpu'])} for the CPU ({sum(counts['cpu'])} nodes)",
+        f"(of {_nodes(counts[ACCELERATOR])}), {len(counts[CPU])} for the CPU (of {_nodes(counts[CPU])})",
     ]
     return FitError(
         "accelerator-compiler-missing",
@@ -175,3 +176,7 @@ def _missing(result: Mapping[str, Any], folder: Path, accelerator: Accelerator) 
         context=told,
         hint=f"{accelerator.where}; then run {folder}/compile.sh where it is installed",
     )
+
+
+def _nodes(counts: Sequence[int]) -> str:
+    return f"{sum(counts)} node{'' if sum(counts) == 1 else 's'}"

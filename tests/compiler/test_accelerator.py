@@ -225,7 +225,7 @@ def test_without_the_compiler_the_parts_are_there_and_it_says_what_is_missing(
     error = caught.value
     assert (error.ref, error.exit_code) == ("accelerator-compiler-missing", 4)
     assert "there is no command `hailo` here" in error.context
-    assert "2 for the Hailo-10H (6 nodes), 1 for the CPU (1 nodes)" in error.context[1]
+    assert "2 for the Hailo-10H (of 6 nodes), 1 for the CPU (of 1 node)" in error.context[1]
     folder = tmp_path / "dist.parts"
     assert f"{folder}/compile.sh" in str(error)
     assert {path.name for path in folder.iterdir()} == {
