@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ruvrun.errors import FitError, MachineError
 from ruvrun.manifest import PACKED, RUNTIME_BYTES, SERVING_BYTES, Manifest
+from ruvrun.manifest.blocks import positions
 
 _MEMINFO = Path("/proc/meminfo")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -70,7 +71,7 @@ def needs(manifest: Manifest, nodes: Sequence[str], *, context: int, streams: in
         if place is None:
             continue
         stage = next(entry for entry in manifest.stage if entry.index == place[1].stage)
-        kv = stage.kv.bytes_per_token * context * streams if stage.kv else 0
+        kv = stage.kv.bytes_per_token * positions(stage.backend, context, streams) if stage.kv else 0
         planned = manifest.plan.of(name)
         if planned is None:
             found.append(Need(stage.index, name, int(stage.weight_bytes * PACKED), kv, RUNTIME_BYTES + SERVING_BYTES))

@@ -30,8 +30,9 @@ from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.nodes import Member, Scene
 from ruvrun.costs import UnitCost
-from ruvrun.executors.backends import BACK_ENDS, KV_TYPES
+from ruvrun.executors.backends import KV_TYPES
 from ruvrun.manifest import PACKED, KeyValue
+from ruvrun.manifest.blocks import positions
 
 CHUNK = 256
 """Tokens of a prompt that the engine puts into one step."""
@@ -99,9 +100,7 @@ class Sizes:
 
     def state(self, items: Collection[int], streams: int) -> int:
         """Bytes of the key/value space of some units for so many sequences."""
-        tokens, block = self._facts.context * streams, BACK_ENDS[self._target.backend].block
-        if block:
-            tokens = block * (-(-self._facts.context // block) * streams + 1)
+        tokens = positions(self._target.backend, self._facts.context, streams)
         return int(sum(self._facts.state_bytes[item] for item in items) * tokens * self._narrower)
 
     @cached_property

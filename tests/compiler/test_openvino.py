@@ -22,7 +22,8 @@ from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvrun.executors import Span, load_decoder
 from ruvrun.executors.openvino.cpu import OPTIONS
-from ruvrun.executors.openvino.cpu.paged import BLOCK, PagedDecoder
+from ruvrun.executors.openvino.cpu.paged import PagedDecoder
+from ruvrun.manifest.blocks import BLOCK
 from ruvrun.executors.openvino.forms import on_cpu
 from ruvrun.profile.sheet import load_sheet
 from tests.decoders import family_program, tiny_program

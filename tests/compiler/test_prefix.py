@@ -17,8 +17,8 @@ from ruvcompile.program import Program
 from ruvrun.engine import Engine
 from ruvrun.executors import COPYING, CopyingExecutor, load_decoder
 from ruvrun.frames import Sampled
+from ruvrun.manifest.blocks import BLOCK
 from ruvrun.pipeline import LocalPipeline, Request, Worker
-from ruvrun.pipeline.head import BLOCK
 from tests.decoders import Stage, ask, tiny_program
 
 CONTEXT, STREAMS = 160, 3

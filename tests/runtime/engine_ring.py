@@ -10,8 +10,11 @@ from ruvrun import frames
 from ruvrun.engine import Engine, Lost, Request, Sequence
 from ruvrun.errors import IntegrityError
 from ruvrun.executors import Array
+from ruvrun.manifest.blocks import Pool
 from ruvrun.pipeline.worker import Worker
+from tests.runtime.consistency import check
 from tests.runtime.fakes import fake_workers, greedy
+from tests.runtime.pools import pooled_workers
 
 CONTEXT = 24
 _Parcel = tuple[frames.Message, dict[str, Array]]
@@ -33,9 +36,13 @@ class Ring:
         context: int = CONTEXT,
         beside: tuple[int, ...] = (),
         reuse: int = 0,
+        pool: Pool | None = None,
     ) -> None:
-        self.engine = Engine(stages=stages, context=context, streams=streams, chunk=chunk, beside=beside, reuse=reuse)
-        self.workers = fake_workers(stages, slots=streams, context=context)
+        self.engine = Engine(
+            stages=stages, context=context, streams=streams, chunk=chunk, beside=beside, reuse=reuse, pool=pool
+        )
+        self._streams, self._pool = streams, pool
+        self.workers = self._fresh(stages)
         self.inboxes: list[deque[_Parcel]] = [deque() for _ in range(stages + 1)]
         self.sent: list[frames.Ring] = []
         self.steps_out = 0
@@ -45,6 +52,15 @@ class Ring:
         self.prompts: dict[int, tuple[int, ...]] = {}
         self.finished: dict[int, str] = {}
         self.results: deque[frames.Sampled] = deque()
+
+    @property
+    def pooled(self) -> bool:
+        return self._pool is not None
+
+    def _fresh(self, stages: int) -> list[Worker]:
+        if self._pool is None:
+            return fake_workers(stages, slots=self._streams, context=self.engine.context)
+        return pooled_workers(stages, sequences=self._streams, context=self.engine.context, pool=self._pool)
 
     def add(self, new: Request) -> None:
         self.engine.add(new)
@@ -65,7 +81,11 @@ class Ring:
         if isinstance(message, frames.Step):
             self._check_step(message)
             assert tensors["input_ids"].dtype == np.int64
+        elif isinstance(message, frames.Close):  # it ended, or was put back
+            self.due.discard(message.id)
+            self.decoding.discard(message.id)
         self.sent.append(message)
+        check(self.engine)
         self.inboxes[0].append((message, dict(tensors)))
         return True
 
@@ -73,16 +93,23 @@ class Ring:
         self.steps_out += 1
         assert self.steps_out <= self.engine.window
         assert [seq.slot for seq in message.seqs] == sorted({seq.slot for seq in message.seqs})
-        opened = {earlier.id for earlier in self.sent if isinstance(earlier, frames.Open)}
-        closed = {earlier.id for earlier in self.sent if isinstance(earlier, frames.Close)}
+        opened: set[int] = set()
+        for earlier in self.sent:
+            if isinstance(earlier, frames.Open):
+                assert earlier.id not in opened
+                opened.add(earlier.id)
+            elif isinstance(earlier, frames.Close):
+                opened.remove(earlier.id)
+        before = [earlier for earlier in self.sent if not isinstance(earlier, frames.Open)]
+        put_back = bool(before) and isinstance(before[-1], frames.Close)  # who would have gone, perhaps
         for seq in message.seqs:
-            assert seq.id in opened - closed
+            assert seq.id in opened
             assert seq.id not in self.due, "a step was sent whose input depends on a token not returned"
         self.due |= {seq.id for seq in message.seqs if seq.rows}
         steps = [earlier for earlier in self.sent if isinstance(earlier, frames.Step)]
         if not self._decodes(message):
             assert len(message.seqs) == 1, "a chunk is a step of its own"
-            if self.decoding:
+            if self.decoding and not put_back:
                 last = {seq.id for seq in steps[-1].seqs}
                 assert self._decodes(steps[-1]), f"two chunks in a row although others decode: {last}"
             (seq,) = message.seqs
@@ -90,7 +117,7 @@ class Ring:
                 self.decoding.add(seq.id)  # its tokens are known from before
         else:
             assert all(seq.count == 1 for seq in message.seqs)
-            assert len(message.seqs) <= -(-len(self.decoding) // len(self.workers))
+            assert put_back or len(message.seqs) <= -(-len(self.decoding) // len(self.workers))
 
     def _decodes(self, step: frames.Step) -> bool:
         """Whether a step is for positions behind the prompts."""
@@ -118,7 +145,9 @@ class Ring:
         if message.epoch == self.engine.epoch:
             self.steps_out -= 1
             self.due -= {number for number, _ in message.tokens}
-        for token in self.engine.receive(message):
+        came = self.engine.receive(message)
+        check(self.engine)
+        for token in came:
             assert token.id not in self.finished
             self.answers[token.id].append(token.token)
             self.decoding.add(token.id)
@@ -140,8 +169,7 @@ class Ring:
         return alive
 
     def _replace(self, stage: int) -> None:
-        fresh = fake_workers(len(self.workers), slots=len(_slots(self.workers[stage])), context=self.engine.context)
-        self.workers[stage] = fresh[stage]
+        self.workers[stage] = self._fresh(len(self.workers))[stage]
         self.inboxes[stage].clear()
         self.sent, self.steps_out = [], 0
         self.due.clear()
@@ -161,7 +189,3 @@ class Ring:
             if not self.turn() and self.engine.idle:
                 return
         raise AssertionError("the ring does not come to rest")
-
-
-def _slots(worker: Worker) -> range:
-    return range(worker._executor.slots)  # type: ignore[union-attr] # the fake is a decoder

@@ -120,13 +120,19 @@ class FakeRing:
 
 
 def fake_manifest(
-    names: Sequence[str], kind: str = "decoder", *, vocab: int = 61, stage_ms: float = 5.0, pipelines: int = 1
+    names: Sequence[str],
+    kind: str = "decoder",
+    *,
+    vocab: int = 61,
+    stage_ms: float = 5.0,
+    pipelines: int = 1,
+    backend: str = "onnxruntime",
 ) -> Manifest:
     """A manifest of so many pipelines whose stages are on ``names``; nothing of it is on disk."""
     count = len(names) // pipelines
     stages = [
         Stage(
-            index=index, sha256="0" * 64, backend="onnxruntime", target="host", inputs=[], outputs=[], forward=[],
+            index=index, sha256="0" * 64, backend=backend, target="host", inputs=[], outputs=[], forward=[],
             weight_bytes=1000, graph_nodes=1,
         )
         for index in range(count)

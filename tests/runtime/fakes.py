@@ -25,6 +25,9 @@ from ruvrun.pipeline.worker import Worker
 
 LAYERS = 4
 VOCAB = 61
+CUTS = {1: (0, 4), 2: (0, 1, 4), 3: (0, 1, 3, 4), 4: (0, 1, 2, 3, 4)}
+"""Where the layers are cut into so many stages."""
+
 _MASK = 2**64 - 1
 
 
@@ -124,10 +127,9 @@ def fake_spec(first: int, last: int) -> StageSpec:
 
 def fake_workers(stages: int, *, slots: int, context: int) -> list[Worker]:
     """The fake model in one to four stages of unequal size."""
-    cuts = {1: (0, 4), 2: (0, 1, 4), 3: (0, 1, 3, 4), 4: (0, 1, 2, 3, 4)}[stages]
     return [
         Worker(FakeDecoder(first, last, slots=slots, context=context), fake_spec(first, last))
-        for first, last in itertools.pairwise(cuts)
+        for first, last in itertools.pairwise(CUTS[stages])
     ]
 
 

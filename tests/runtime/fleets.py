@@ -17,12 +17,14 @@ import msgspec
 from ruvrun.bundle import NODE_NAME, SECRET_KEY
 from ruvrun.machine import free_ports
 from ruvrun.manifest import LOCAL, Manifest, dump_manifest, identify
+from ruvrun.manifest.blocks import POOLED, pool_of, sequences_of
 from ruvrun.placement import Endpoint, Endpoints
 from ruvrun.stage import Stage
 from ruvrun.transport.keys import KeyPair, make_keypair, write_keys
 from ruvrun.transport.zeromq import ZeroMq
 from tests.runtime.fake_ring import fake_manifest
 from tests.runtime.fakes import fake_workers
+from tests.runtime.pools import pooled_workers
 
 ROOT = Path(__file__).parents[2]
 SLOTS, CONTEXT = 4, 64
@@ -61,11 +63,16 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(directory: Path, stages: int, pipelines: int = 1, *, local: bool = False) -> Iterator[Fleet]:
-    """A fleet on free ports, or with links of this machine alone; its processes are gone afterwards."""
+def fleet(
+    directory: Path, stages: int, pipelines: int = 1, *, local: bool = False, pooled: bool = False
+) -> Iterator[Fleet]:
+    """A fleet on free ports, or with links of this machine alone; its processes are gone afterwards.
+
+    Space is in blocks where it is ``pooled``, as OpenVINO's, else in slots.
+    """
     names = [f"n{index}" for index in range(stages * pipelines)]
     keys = {name: make_keypair() for name in names}
-    manifest = fake_manifest(names, pipelines=pipelines)
+    manifest = fake_manifest(names, pipelines=pipelines, backend="openvino" if pooled else "onnxruntime")
     nodes = [msgspec.structs.replace(node, public_key=keys[node.name].public) for node in manifest.node]
     manifest = msgspec.structs.replace(
         manifest, node=nodes, id=identify(manifest.program, manifest.stage, manifest.pipeline)
@@ -108,7 +115,11 @@ def _main(directory: Path, node: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     manifest = load_manifest(directory / "manifest.toml")
     endpoints = msgspec.json.decode((directory / "endpoints.json").read_bytes(), type=Endpoints)
-    workers = fake_workers(len(manifest.stage), slots=SLOTS, context=CONTEXT)
+    if manifest.stage[0].backend in POOLED:
+        pool, sequences = pool_of(CONTEXT, SLOTS), sequences_of(SLOTS)
+        workers = pooled_workers(len(manifest.stage), sequences=sequences, context=CONTEXT, pool=pool)
+    else:
+        workers = fake_workers(len(manifest.stage), slots=SLOTS, context=CONTEXT)
     place = manifest.place_of(node)
     assert place is not None
     transport = open_sockets(manifest, node, directory / node, endpoints)

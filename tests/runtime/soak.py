@@ -1,11 +1,12 @@
 """A service under everything that clients do at once, for as long as one likes::
 
-    python -m tests.runtime.soak --seconds 600 [--seed N]
+    python -m tests.runtime.soak --seconds 600 [--seed N] [--slots]
 
 Two pipelines of two processes each (of the fake decoder, whose tokens depend on all that may go wrong), the real head
 and HTTP. Clients come at random, read slowly, hang up, ask for more than fits, are given too little time, or find the
-queue full; one pipeline loses a stage now and then. Every answer is held against the model alone: text, number of
-tokens and why it ended. At the end nobody waits, no slot is held, and neither memory nor file descriptors have grown.
+queue full; one pipeline loses a stage now and then. Space is in blocks, and short, or in slots. Every answer is held
+against the model alone: text, number of tokens and why it ended. At the end nobody waits, no space is held, and neither
+memory nor file descriptors have grown.
 """
 
 from __future__ import annotations
@@ -157,10 +158,10 @@ def _refused(response: http.client.HTTPResponse) -> str:
     return ""
 
 
-def soak(directory: Path, seconds: float, seed: int) -> Counter[str]:
+def soak(directory: Path, seconds: float, seed: int, *, pooled: bool) -> Counter[str]:
     """Run it; what was seen, by kind. AssertionError where anything is not as it must be."""
     tokenizer = Tokenizer(write_head(directory / "head", byte_level()))
-    with fleet(directory, 2, 2, local=True) as made:
+    with fleet(directory, 2, 2, local=True, pooled=pooled) as made:
         space = Space(context=CONTEXT, streams=SLOTS)
         driver = open_driver(made.manifest, made.endpoints, made.bundle("n0"), space, serving=True)
         driver.start()
@@ -227,8 +228,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A service under everything that clients do at once.")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--slots", action="store_true")
     options = parser.parse_args()
     print(f"seed {options.seed}")
     with tempfile.TemporaryDirectory() as folder:
-        for kind, count in sorted(soak(Path(folder), options.seconds, options.seed).items()):
+        for kind, count in sorted(soak(Path(folder), options.seconds, options.seed, pooled=not options.slots).items()):
             print(f"{count:8} {kind}")

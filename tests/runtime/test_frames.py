@@ -184,15 +184,20 @@ def test_deep_nesting_is_an_error_and_not_a_crash() -> None:
 
 
 def test_the_wire_is_what_it_was() -> None:
-    """Another version on another node must understand these bytes: change them only with PROTOCOL."""
+    """Another version on another node must understand these bytes: change them only with PROTOCOL, or at their ends."""
     (part,) = sent(STEP, {"h": np.array([[1.5]], np.float32)})
-    assert part.hex() == "9294a4737465700307919501000502019194a168a33c6634920101c4040000c03f"
+    assert part.hex() == "9294a473746570030791960100050201909194a168a33c6634920101c4040000c03f"
     header, body = sent(STEP, {"h": np.zeros(LARGE)})
-    assert header.hex() == "9294a4737465700307919501000502019194a168a33c663891cd1001c0"
+    assert header.hex() == "9294a473746570030791960100050201909194a168a33c663891cd1001c0"
     assert body == bytes(8 * LARGE)
     assert sent(frames.Hello(1, "id", "n0", "head", "0.1.0"), {}) == [
         bytes.fromhex("9296a568656c6c6f01a26964a26e30a468656164a5302e312e3090")
     ]
+
+
+def test_an_older_peer_knows_of_no_blocks() -> None:
+    older = bytes.fromhex("9294a4737465700307919501000502019194a168a33c6634920101c4040000c03f")
+    assert decode([older])[0] == STEP
 
 
 def test_a_newer_peer_may_say_more() -> None:

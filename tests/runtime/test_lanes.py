@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from ruvrun import frames
 from ruvrun.engine import Engine, Lost, Sequence, Token
 from ruvrun.executors import Array
+from ruvrun.manifest.blocks import Pool
 from ruvrun.pipeline.lane import Event, Lane, Told
 from ruvrun.pipeline.spread import MOST_LOSSES, come_back, least_busy, leave, level, overdue
+from ruvrun.pipeline.worker import Worker
 from tests import strategies
 from tests.runtime.consistency import check
 from tests.runtime.fakes import VOCAB, fake_workers, plain_tokens
+from tests.runtime.pools import pooled_workers
 
 CONTEXT = 24
 LATE = math.inf  # any deadline is over
@@ -28,13 +31,14 @@ LATE = math.inf  # any deadline is over
 class World:
     """What the driver does, one act at a time."""
 
-    def __init__(self, pipelines: int, stages: int, streams: int, absence: float) -> None:
-        self.stages, self.streams = stages, streams
+    def __init__(self, pipelines: int, stages: int, streams: int, absence: float, pool: Pool | None) -> None:
+        self.stages, self.streams, self.pool = stages, streams, pool
         self.engines = [
-            Engine(stages=stages, context=CONTEXT, streams=streams, chunk=4, epoch=1) for _ in range(pipelines)
+            Engine(stages=stages, context=CONTEXT, streams=streams, chunk=4, epoch=1, pool=pool)
+            for _ in range(pipelines)
         ]
         self.lanes = [Lane(number, engine, 10.0, absence) for number, engine in enumerate(self.engines)]
-        self.workers = [fake_workers(stages, slots=streams, context=CONTEXT) for _ in range(pipelines)]
+        self.workers = [self.fresh() for _ in range(pipelines)]
         self.rings: list[deque[tuple[frames.Message, Mapping[str, Array]]]] = [deque() for _ in range(pipelines)]
         self.heard: dict[int, list[Event]] = {}
         self.asked: dict[int, object] = {}
@@ -42,6 +46,11 @@ class World:
         self.losses: Counter[int] = Counter()
         for lane in self.lanes:
             lane.ready = True
+
+    def fresh(self) -> list[Worker]:
+        if self.pool is None:
+            return fake_workers(self.stages, slots=self.streams, context=CONTEXT)
+        return pooled_workers(self.stages, sequences=self.streams, context=CONTEXT, pool=self.pool)
 
     def ask(self, data: st.DataObject) -> None:
         request = data.draw(strategies.requests(len(self.heard) + 1, context=CONTEXT, vocab=VOCAB))
@@ -69,8 +78,8 @@ class World:
             return
         lane.ready = data.draw(st.booleans())
         assert isinstance(lane.work, Engine)
-        begun = list(lane.work._running)
-        waiting = list(lane.work._waiting)
+        begun = list(lane.work._roster.running)
+        waiting = [each.request.id for each in lane.work._roster.line]
         self.losses.update(begun)
         told = leave(lane, self.lanes, "gone")
         if lane.absence or any(other.ready for other in self.lanes if other is not lane):
@@ -81,7 +90,7 @@ class World:
         assert lane.work.idle
         self.tell(told)
         if data.draw(st.booleans()):
-            self.workers[lane.number] = fake_workers(self.stages, slots=self.streams, context=CONTEXT)
+            self.workers[lane.number] = self.fresh()
             self.rings[lane.number].clear()
 
     def mend(self, data: st.DataObject) -> None:
@@ -122,18 +131,25 @@ class World:
         assert not (room and any(lane.work.waiting for lane in self.lanes)), "one waits although there is room"
         held = [name for lane in self.lanes for name in lane.callers]
         assert len(held) == len(set(held))
-        alive = [name for engine in self.engines for name in (*engine._running, *engine._waiting)]
+        alive = [each.request.id for engine in self.engines for each in engine._roster]
         alive += [each.request.id for lane in self.lanes for each in lane.kept if isinstance(each, Sequence)]
         assert not any(lane.work.running and lane.kept and not lane.ready for lane in self.lanes)
         assert sorted(held) == sorted(alive)
 
 
-@given(st.data(), st.integers(1, 3), st.integers(1, 2), st.integers(1, 3), st.sampled_from([0.0, 30.0]))
-@settings(deadline=None, max_examples=100)
+@given(
+    st.data(),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 30.0]),
+    st.none() | st.integers(6, 20),
+)
+@settings(deadline=None, max_examples=120)
 def test_every_request_ends_once_and_right(
-    data: st.DataObject, pipelines: int, stages: int, streams: int, absence: float
+    data: st.DataObject, pipelines: int, stages: int, streams: int, absence: float, blocks: int | None
 ) -> None:
-    world = World(pipelines, stages, streams, absence)
+    world = World(pipelines, stages, streams, absence, blocks and Pool(blocks, 4))
     acts = [world.ask, world.ask, world.cancel, world.lose, world.mend, world.wait]
     for _ in range(data.draw(st.integers(1, 30))):
         if data.draw(st.booleans()):

@@ -34,7 +34,7 @@ def test_same_tokens_in_any_number_of_stages_and_any_company(
     pipeline = LocalPipeline(fake_workers(stages, slots=streams, context=CONTEXT), CONTEXT, streams, chunk)
     expected = {request.id: plain_tokens(request, CONTEXT) for request in requests}
     assert pipeline.generate(requests) == expected
-    assert all(worker.open_sequences == 0 for worker in pipeline.workers)
+    assert all(not worker._open for worker in pipeline.workers)
     assert pipeline.generate(requests[::-1]) == expected, "a second call starts from nothing"
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.runtime.soak import soak
 
 
-def test_nothing_is_wrong_stuck_or_left_behind(tmp_path: Path) -> None:
-    seen = soak(tmp_path, 6.0, 1)
+@pytest.mark.parametrize("pooled", [False, True], ids=["slots", "blocks"])
+def test_nothing_is_wrong_stuck_or_left_behind(tmp_path: Path, pooled: bool) -> None:
+    seen = soak(tmp_path, 4.0, 1, pooled=pooled)
     for kind in ("answered", "streamed", "hung up", "too much", "lost"):
         assert seen[kind], f"nothing of the kind {kind} came to pass: {seen}"

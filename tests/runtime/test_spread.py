@@ -105,7 +105,7 @@ def test_who_waits_gets_room_wherever_it_is_the_oldest_first() -> None:
     for lane in three:
         assert isinstance(lane.work, Engine)
         check(lane.work)
-        assert list(lane.callers) == [next(iter(lane.work._running))]
+        assert list(lane.callers) == [next(iter(lane.work._roster.running))]
 
 
 def test_what_a_lost_pipeline_had_goes_on_elsewhere_while_there_is_one() -> None:
@@ -116,7 +116,7 @@ def test_what_a_lost_pipeline_had_goes_on_elsewhere_while_there_is_one() -> None
     assert leave(two[0], two, "gone") == []
     assert [held(lane) for lane in two] == [(0, 0), (1, 3)]
     assert isinstance(two[1].work, Engine)
-    assert list(two[1].work._waiting) == [1, 2, 4], "the oldest request waits in front"
+    assert [each.request.id for each in two[1].work._roster.line] == [1, 2, 4], "the oldest request waits in front"
     two[1].ready = False
     assert sorted(event.id for _, event in leave(two[1], two, "gone")) == [1, 2, 3, 4]
 

@@ -43,7 +43,7 @@ def test_the_last_stage_returns_a_token_for_each_row_asked_for() -> None:
     result = worker.handle(step(2, frames.SeqStep(5, 0, 2, 1, 1)), ids(9))
     assert result == (frames.Sampled(3, 2, ((5, (int(logits_of(state, 9).argmax()),)),)), {})
     assert worker.handle(frames.Close(3, 3, 5), {}) is None
-    assert worker.open_sequences == 0
+    assert not worker._open
 
 
 def test_a_stage_in_the_middle_passes_everything_on_and_relays_what_it_does_not_need() -> None:
@@ -129,7 +129,7 @@ def test_a_higher_epoch_starts_from_nothing_and_an_older_one_is_dropped() -> Non
     worker = whole()
     worker.handle(step(1, frames.SeqStep(5, 0, 0, 2, 0)), ids(1, 2))
     worker.handle(frames.Open(7, 0, 6, greedy()), {})
-    assert worker.open_sequences == 1
+    assert worker._open.keys() == {6}
     assert worker.handle(step(2, frames.SeqStep(5, 0, 2, 1, 1)), ids(3)) is None
     with pytest.raises(IntegrityError, match="not open"):
         worker.handle(step(1, frames.SeqStep(5, 0, 2, 1, 1), epoch=7), ids(3))

@@ -29,7 +29,9 @@ LOOPBACKS = ("127.0.0.1", "::1", "localhost")
 @click.option("--api-key-file", type=PATH, help="Lines of `name key`; requests must bring one of the keys.")
 @click.option("--no-auth", is_flag=True, help="Serve without keys, whoever can connect.")
 @click.option("--context", type=COUNT, help="Positions per stream.  [default: as built]")
-@click.option("--streams", type=COUNT, help="Requests at a time, on all pipelines together.  [default: as built]")
+@click.option(
+    "--streams", type=COUNT, help="Whole contexts that there is space for, on all pipelines.  [default: as built]"
+)
 @click.option("--queue", type=COUNT, help="Requests that may wait for their turn; more get 429.  [default: 256]")
 @click.option("--request-seconds", type=Real(0, min_open=True), help="What a request may take at most.")
 @click.option("--role", type=click.Choice(["stage", "head"]), hidden=True)

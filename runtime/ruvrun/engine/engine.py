@@ -2,32 +2,20 @@
 
 The life of a request here:
 
-1. ``add`` checks it and puts it at the end of the queue.
-2. As soon as a slot is free, the oldest in the queue gets the lowest one.
+1. ``add`` checks it and puts it at the end of the line.
+2. As soon as there is space for it, the first in the line gets that (see ``line``, ``kv`` and ``blocks``); where space
+   runs out later, the youngest is put back into the line (see ``roster``).
 3. ``step`` sends an Open before its first Step, with what need not be computed of its prompt (see ``contents``), then
    the rest in chunks (see ``scheduler``). The chunk with the prompt's last token asks for a row.
 4. ``receive`` takes the token the last stage sampled. Until then nothing that depends on it is sent.
 5. ``step`` sends that token as the sequence's next position, together with others of its group.
 6. 4 and 5 repeat until an eos token, ``max_tokens`` or the end of the context. ``cancel`` ends it earlier.
-7. The slot is free at once, and a Close is sent.
-
-**Why a slot may be reused at once**, even while a Step of its former holder is still in the ring: every stage
-handles the messages of an epoch in the order they were sent, without exception. So what the old step writes
-is written, on each stage, before the first step of the new holder arrives there; that one starts at position
-0 and overwrites, and never reads a position it did not write. Only the old step's result is of no use any
-more: when it returns, the engine finds that the sequence in question is gone (the very object, so that the
-id may come back, too) and drops the token.
+7. Its space is free at once, and a Close is sent.
 
 **The window.** At most W = 2 x stages Steps are in the ring: one being worked on per stage, and one behind it.
 Open and Close return nothing and take none of the window. They cannot pile up, either: an Open is sent
 directly before a Step, and each Close needs an Open, so at any time at most 3 W + streams messages of all
 kinds are on the way (``most_in_ring``), which is what links must be able to hold.
-
-**Going on elsewhere.** What a stage holds of a sequence can always be computed again, since the tokens are here. So a
-sequence that lost what it had goes on elsewhere (``abandon`` here, ``resume`` there, before all who came later). Each
-position is then computed in the mode in which it was (law 1): the prompt in chunks, and the tokens that were generated
-one at a time, without asking for a token until the last of them is sent. Nothing in these depends on the step before,
-but they wait for it all the same, and so keep the pace of the others.
 
 **Numbers.** ``step`` counts all ring messages of an epoch from 0. ``abandon`` and ``lose`` start the next epoch;
 results of older ones are dropped. Stages that outlive a head keep the epoch they have seen, so a new head must start
@@ -42,11 +30,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ruvrun import frames
+from ruvrun.engine.blocks import BlockTable
 from ruvrun.engine.flight import Flight, check_result
 from ruvrun.engine.kv import SlotTable
+from ruvrun.engine.roster import Roster
 from ruvrun.engine.sampling import told
 from ruvrun.engine.scheduler import CHUNK, Part, Scheduler
 from ruvrun.engine.sequence import Lost, Request, Sequence, Token, check_request
+from ruvrun.manifest.blocks import Pool
 
 Outgoing = tuple[frames.Ring, dict[str, npt.NDArray[np.int64]]]
 
@@ -56,11 +47,12 @@ class Engine:
 
     Args:
         stages: stages of the pipeline.
-        context: positions per slot.
-        streams: slots.
+        context: positions that a sequence may have.
+        streams: slots: sequences at a time.
         chunk, beside: tokens of a prompt per step, as for ``Scheduler``.
         epoch: the first epoch, above any that the stages have seen.
         reuse: positions of a block in which beginnings of prompts are known again; 0 is never. All stages can copy.
+        pool: what sequences share on every stage, where all have their space in blocks; without, each has a whole slot.
     """
 
     def __init__(
@@ -73,6 +65,7 @@ class Engine:
         beside: tuple[int, ...] = (),
         epoch: int = 1,
         reuse: int = 0,
+        pool: Pool | None = None,
     ) -> None:
         self.context = context
         self.window = 2 * stages
@@ -80,9 +73,8 @@ class Engine:
         self.epoch = epoch
         self._stages = stages
         self._scheduler = Scheduler(stages=stages, chunk=chunk, beside=beside)
-        self._slots = SlotTable(streams, reuse)
-        self._waiting: dict[int, Sequence] = {}
-        self._running: dict[int, Sequence] = {}
+        assert pool is None or (pool.blocks * pool.size >= context and reuse in (0, pool.size))
+        self._roster = Roster(BlockTable(streams, pool, reuse=reuse > 0) if pool else SlotTable(streams, reuse))
         self._flights: deque[Flight] = deque()
         self._outbox: deque[Outgoing] = deque()
         self._numbered = 0
@@ -90,42 +82,37 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """Sequences that hold a slot."""
-        return len(self._running)
+        """Sequences that have space."""
+        return len(self._roster.running)
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait for a slot."""
-        return len(self._waiting)
+        """Sequences that wait for space."""
+        return len(self._roster.line)
 
     @property
     def first_waiting(self) -> int | None:
-        """The request that waits for a slot the longest."""
-        return next(iter(self._waiting), None)
+        """The request that waits for space the longest."""
+        return self._roster.line.first
 
     @property
     def has_room(self) -> bool:
-        """Whether a slot is free; then nobody waits."""
-        return self._slots.can_allocate()
+        """Whether nobody waits, and there is space for anybody."""
+        return self._roster.has_room(self.context)
 
     @property
     def unread(self) -> int:
-        """Prompt tokens that were not sent yet, of those who wait for a slot, too."""
-        return sum(each.prompt_left for held in (self._running, self._waiting) for each in held.values())
+        """Prompt tokens that were not sent yet, of those who wait, too."""
+        return sum(each.prompt_left for each in self._roster)
 
     def known(self, prompt: tuple[int, ...]) -> int:
         """How many positions of a prompt need not be computed."""
-        return self._slots.known(prompt)
-
-    @property
-    def in_flight(self) -> int:
-        """Steps in the ring."""
-        return len(self._flights)
+        return self._roster.table.known(prompt)
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to send and nothing to wait for."""
-        return not (self._waiting or self._running or self._flights or self._outbox)
+        return not (self.running or self.waiting or self._flights or self._outbox)
 
     def add(self, request: Request) -> None:
         """Take a request; first come, first served.
@@ -133,33 +120,32 @@ class Engine:
         Raises:
             InputError: the prompt is empty or leaves no room for a token, or no token is asked for.
         """
-        assert request.id not in self._waiting and request.id not in self._running, f"id {request.id} is alive"
         check_request(request, self.context)
-        self._waiting[request.id] = Sequence(request)
-        self._admit()
+        self._roster.join(Sequence(request))
 
     def resume(self, sequence: Sequence) -> None:
         """Take a sequence that another engine gave away; it waits before all that came later, as ids are counted."""
-        name = sequence.request.id
-        assert name not in self._waiting and name not in self._running, f"id {name} is alive"
-        self._waiting = dict(sorted([*self._waiting.items(), (name, sequence)]))
-        self._admit()
+        self._roster.join(sequence, late=True)
 
     def cancel(self, id: int) -> None:
-        """End a request now and free its slot; one that has ended already is no error."""
-        if self._waiting.pop(id, None) is None and id in self._running:
-            self._end(self._running[id])
-            self._admit()
+        """End a request now and free its space; one that has ended already is no error."""
+        if self._roster.line.leave(id) is None and id in self._roster.running:
+            self._end(self._roster.running[id])
+        self._roster.admit()
 
     def withdraw(self) -> Sequence:
         """Give away the sequence that waits the longest: no stage holds any of it, so any engine can ``resume`` it."""
-        return self._waiting.pop(next(iter(self._waiting)))
+        sequence = next(iter(self._roster.line))
+        self._roster.line.leave(sequence.request.id)
+        self._roster.admit()
+        return sequence
 
     def step(self) -> Outgoing | None:
         """The next ring message to send, with its tensors; None when there is none until something returns."""
         if self._outbox:
             return self._outbox.popleft()
-        for sequence in self._running.values():
+        running = self._roster.running.values()
+        for sequence in running:
             if not sequence.due:
                 break
         else:  # every sequence awaits a token: the usual case between steps
@@ -168,8 +154,13 @@ class Engine:
             decode_steps = 0
             for flight in self._flights:
                 decode_steps += flight.decode
-            if parts := self._scheduler.next(self._running.values(), decode_steps):
+            parts = self._scheduler.next(running, decode_steps)
+            if parts and parts[0].sequence.decoding:
+                parts = self._with_space(parts)
+            if parts:
                 return self._send(parts)
+            if self._outbox:  # all who should have gone were put back
+                return self._outbox.popleft()
         return None
 
     def receive(self, message: frames.Sampled) -> list[Token]:
@@ -189,14 +180,14 @@ class Engine:
             sequence.due, sequence.since = False, self._events
         returned = []
         for sequence, (name, (token,)) in zip(flight.due, message.tokens, strict=True):
-            if self._running.get(name) is not sequence:
-                continue  # cancelled while the step was on its way
+            if self._roster.running.get(name) is not sequence:
+                continue  # cancelled or put back while the step was on its way
             sequence.since = self._events
             returned.append(sequence.accept(token, self.context, scores.get(name)))
             if returned[-1].finish:
                 self._end(sequence)
-        if self._waiting:
-            self._admit()
+        if self._roster.line:
+            self._roster.admit()
         return returned
 
     def abandon(self) -> list[Sequence]:
@@ -205,10 +196,9 @@ class Engine:
         Returns:
             Who ran or waited, the oldest first, with the tokens they have: any engine can ``resume`` them.
         """
-        alive = [each.afresh() for each in self._running.values()] + list(self._waiting.values())
-        self._slots.forget()
-        for emptied in (self._running, self._waiting, self._flights, self._outbox):
-            emptied.clear()
+        alive = self._roster.clear()
+        self._flights.clear()
+        self._outbox.clear()
         self.epoch += 1
         self._numbered = 0
         return alive
@@ -231,7 +221,8 @@ class Engine:
         known: list[Sequence] = []
         for part in parts:
             sequence, sent = part.sequence, part.sequence.sent
-            spans.append(frames.SeqStep(sequence.request.id, sequence.slot, sent, part.count, part.rows))
+            given, sequence.blocks = sequence.blocks, ()
+            spans.append(frames.SeqStep(sequence.request.id, sequence.slot, sent, part.count, part.rows, given))
             ids += sequence.tokens[sent : sent + part.count]
             sequence.sent = sent = sent + part.count
             if part.rows:
@@ -245,7 +236,9 @@ class Engine:
                 sequence.decoding, sequence.since = True, self._events
                 sequence.behind = sent + 1 < len(sequence.tokens)
         if not decode:
-            self._slots.extend(parts[0].sequence.slot, parts[0].sequence.sent)
+            self._roster.table.extend(parts[0].sequence.slot, parts[0].sequence.sent)
+            if self._roster.line:  # some of whom need less now that this is there
+                self._roster.admit()
         number = self._numbered
         self._numbered = number + 1
         self._flights.append(Flight(number, tuple(due), decode, tuple(known)))
@@ -258,31 +251,29 @@ class Engine:
     def _open(self, sequence: Sequence) -> Part:
         """Announce a sequence with what is known of it: generated tokens, where it goes on; and its first chunk."""
         request, slot = sequence.request, sequence.slot
-        source, count = self._slots.begin(slot, request.prompt)
+        source, count, blocks = self._roster.table.begin(slot, request.prompt)
         sequence.opened, sequence.sent = True, count
         history = told(request.sampling, request.prompt, sequence.tokens[len(request.prompt) :])
-        copied = (slot, source, count) if count else ()
-        self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling, *history, *copied))
+        begun = (slot, source, count, blocks) if count or blocks else ()
+        self._post(frames.Open(self.epoch, self._numbered, request.id, request.sampling, *history, *begun))
         return self._scheduler.chunk(sequence)
 
     def _post(self, message: frames.Ring) -> None:
         self._numbered += 1
         self._outbox.append((message, {}))
 
+    def _with_space(self, parts: list[Part]) -> list[Part]:
+        """Those parts of a step that decodes whose sequences have space for it, and are not put back for others."""
+        gone = self._roster.grow([part.sequence for part in parts])
+        for sequence in gone:
+            self._close(sequence)
+        return [part for part in parts if part.sequence not in gone] if gone else parts
+
     def _end(self, sequence: Sequence) -> None:
         """Free what a running sequence holds, here at once and on the stages by a Close."""
-        del self._running[sequence.request.id]
-        self._slots.free(sequence.slot)
+        self._roster.end(sequence)
+        self._close(sequence)
+
+    def _close(self, sequence: Sequence) -> None:
         if sequence.opened:
             self._post(frames.Close(self.epoch, self._numbered, sequence.request.id))
-
-    def _admit(self) -> None:
-        """Give free slots to those who wait, the oldest first."""
-        while self._waiting and self._slots.can_allocate():
-            name = next(iter(self._waiting))
-            sequence = self._waiting.pop(name)
-            sequence.slot = self._slots.allocate(name, sequence.request.prompt)
-            older_than_some = self._running and next(reversed(self._running)) > name
-            self._running[name] = sequence
-            if older_than_some:
-                self._running = dict(sorted(self._running.items()))

@@ -1,22 +1,49 @@
-"""The key/value table: which slot belongs to which sequence, on every stage alike.
+"""The key/value table: which part of every stage's space is whose, on every stage alike.
 
-A slot is room for ``context`` positions of one sequence, on each stage at the same index. The head alone
-decides; stages follow the step plan and keep no table of their own. So space runs out when every slot is held, and
-never in the middle of an answer: who has a slot can use the whole context. Who has none waits.
+The head alone decides; stages follow the step plan. There are two sorts of space, and the table is that of the poorer
+of a pipeline's stages.
+
+**Slots** (``SlotTable``, here). The kernels of ONNX Runtime take keys and values as rows of one buffer, ``[slots,
+heads, context, head_size]``, so a slot is room for a whole context on each stage, at the same index, however short its
+sequence is. (Memory is taken when a page of it is first written, but a slot is not smaller for that: on pages of 2 MiB,
+which make steps a tenth faster, a page is two heads of SmolLM2-135M at 4,096 positions, and the first position of a
+sequence has touched them all.) So space runs out when every slot is held, and never in the middle of an answer: who
+has a slot can use the whole context. Who has none waits.
+
+**Blocks** (``BlockTable``, in ``blocks``), where every stage takes a list of them for each sequence.
 
 The lowest free slot goes first, since executors run contiguous windows of slots: the fewer holes, the less work is
 wasted. Where beginnings of prompts are used again, what lies in the free ones has a say, too (``contents``).
+
+**Why a slot may be used again at once**, though a step of its former holder is still in the ring: every stage handles
+the messages of an epoch in the order in which they were sent, without exception. So what the old step writes is
+written, on each stage, before the first step of the new holder arrives there; that one starts at position 0 and
+overwrites, and never reads a position that it did not write. Only the old step's result is of no use any more: when it
+returns, the engine finds that the sequence in question is gone (the very object, so that the id may come back, too) and
+drops the token.
+
+Ask ``can_allocate`` before ``allocate``; of blocks, ``can_grow`` before ``grow``.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from ruvrun.engine.contents import Contents
 
 
+class Beginning(NamedTuple):
+    """What a sequence begins with: its first ``there`` positions are there, in slot ``source`` or in ``blocks``."""
+
+    source: int = -1
+    there: int = 0
+    blocks: tuple[int, ...] = ()
+
+
 class SlotTable:
-    """``slots`` slots, free or held by a sequence id. Ask ``can_allocate`` first, then ``allocate``.
+    """``slots`` slots, free or held by a sequence id.
 
     ``reuse`` is positions of a block in which beginnings of prompts are known again; 0 is never.
     """
@@ -26,17 +53,14 @@ class SlotTable:
         self._slots, self._reuse = slots, reuse
         self.forget()
 
-    @property
-    def held_count(self) -> int:
-        """Slots that somebody holds."""
-        return len(self._held)
-
-    def can_allocate(self) -> bool:
-        """Whether a slot is free."""
+    def can_allocate(self, prompt: tuple[int, ...], tokens: int) -> bool:
+        """Whether there is space for a sequence with this prompt that has so many tokens by now."""
+        del prompt, tokens  # whoever it is gets a whole slot
         return bool(self._free)
 
-    def allocate(self, holder: int, prompt: tuple[int, ...] = ()) -> int:
-        """Give a free slot to ``holder``, a sequence id; the lowest, or the best for its prompt."""
+    def allocate(self, holder: int, prompt: tuple[int, ...], tokens: int) -> int:
+        """Give ``holder``, a sequence id, space; the slot it is in."""
+        del tokens
         if self._contents is None:
             slot = heapq.heappop(self._free)
         else:
@@ -46,9 +70,9 @@ class SlotTable:
         self._held[slot] = holder
         return slot
 
-    def begin(self, slot: int, prompt: tuple[int, ...]) -> tuple[int, int]:
-        """The holder of ``slot`` begins: from which slot it gets its first positions (-1: none), and how many."""
-        return (-1, 0) if self._contents is None else self._contents.begin(slot, prompt)
+    def begin(self, slot: int, prompt: tuple[int, ...]) -> Beginning:
+        """The holder of ``slot`` begins."""
+        return Beginning() if self._contents is None else Beginning(*self._contents.begin(slot, prompt))
 
     def extend(self, slot: int, end: int) -> None:
         """All positions below ``end`` of the prompt in ``slot`` were sent."""
@@ -70,15 +94,12 @@ class SlotTable:
         self._held: dict[int, int] = {}
         self._contents = Contents(self._slots, self._reuse) if self._reuse else None
 
-    def holder(self, slot: int) -> int | None:
-        """The sequence id that holds ``slot``."""
-        return self._held.get(slot)
-
-    def check(self) -> None:
-        """Every slot is either free or held, once. For tests."""
+    def check(self, holders: Mapping[int, int]) -> None:
+        """Every slot is either free or held, once, and by whom its holder is thought to be. For tests."""
         assert len(self._free) == len(set(self._free)), f"a slot is free twice: {sorted(self._free)}"
         assert not set(self._free) & set(self._held), "a slot is free and held"
         assert set(self._free) | set(self._held) == set(range(self._slots)), "a slot is lost"
+        assert self._held == holders, "a slot is another's, or nobody's"
         assert len(set(self._held.values())) == len(self._held), "a sequence holds two slots"
         if self._contents is not None:
             self._contents.check()

@@ -1,5 +1,11 @@
 """One sequence: its tokens, how far they were sent, whether one is awaited, and its slot.
 
+**Computed again.** What a stage holds of a sequence can always be computed again, since its tokens are here. So one
+that lost it, with a stage or by being put back, goes on as a new object (``afresh``), here or in another engine, before
+all who came later. Each position is then computed in the mode in which it was (law 1): the prompt in chunks, and the
+tokens that were generated one at a time, without asking for a token until the last of them is sent. Nothing in these
+depends on the step before, but they wait for it all the same, and so keep the pace of the others.
+
 The nouns a caller meets are here too: a ``Request`` goes in, ``Token`` or ``Lost`` come out.
 """
 
@@ -68,7 +74,10 @@ class Sequence:
 
     ``tokens`` may begin with more than the prompt: a sequence that lost what was computed is resumed as a new object
     that has all tokens of the old one, and is ``behind`` as long as more than the next of them is to be sent. Whatever
-    is still under way for the old one is then nobody's. ``losses`` is how often what stages held of it was lost.
+    is still under way for the old one is then nobody's. ``losses`` is how often what stages held of it was lost;
+    ``passed``, how often others passed it while it waited.
+
+    Where space is in blocks, it has ``room`` for so many positions, and was given ``blocks`` that stages do not know.
     """
 
     request: Request
@@ -81,6 +90,9 @@ class Sequence:
     decoding: bool = False
     behind: bool = False
     losses: int = 0
+    passed: int = 0
+    room: int = 0
+    blocks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -96,9 +108,9 @@ class Sequence:
         """Whether tokens beyond the prompt are known."""
         return len(self.tokens) > len(self.request.prompt)
 
-    def afresh(self) -> Sequence:
-        """The same tokens, after what stages held of them was lost."""
-        return Sequence(self.request, self.tokens, losses=self.losses + 1)
+    def afresh(self, losses: int = 0) -> Sequence:
+        """The same tokens, of which stages hold nothing; after so many more losses."""
+        return Sequence(self.request, self.tokens, losses=self.losses + losses)
 
     def accept(self, token: int, context: int, scores: frames.Scores | None = None) -> Token:
         """Take the token that was due; ``context`` is the number of positions a slot holds."""

@@ -25,6 +25,7 @@ from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
 from ruvrun.executors.backends import BACK_ENDS, package_of
 from ruvrun.frames import Array
+from ruvrun.manifest.blocks import Pool
 
 COPYING = frozenset(name for name, each in BACK_ENDS.items() if each.copies)
 """Back ends whose decoders are each a ``CopyingExecutor``, and compute a prompt alike however it is divided."""
@@ -94,6 +95,20 @@ class ShelvedExecutor(Protocol):
     shelf: Shelf
 
 
+@runtime_checkable
+class PooledExecutor(DecoderExecutor, Protocol):
+    """A decoder stage whose space is one pool of blocks, as those of the back ends in ``POOLED`` are.
+
+    The first ``slots`` slots have blocks for a whole context each, until they are given others.
+    """
+
+    pool: Pool
+    sequences: int
+
+    def grant(self, slot: int, first: int, blocks: Sequence[int]) -> None:
+        """Let the blocks of ``slot``, below ``sequences``, be these from its block number ``first`` on."""
+
+
 class GraphExecutor(Protocol):
     """A stage of a graph that keeps no state of its own."""
 
@@ -153,6 +168,7 @@ __all__ = [
     "CopyingExecutor",
     "DecoderExecutor",
     "GraphExecutor",
+    "PooledExecutor",
     "Shelf",
     "ShelvedExecutor",
     "Span",

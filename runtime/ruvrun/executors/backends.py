@@ -28,7 +28,6 @@ class BackEnd:
         package: what it is installed with, an extra of ``ruvrun``.
         kv_types: the types that keys and values may have, by the precision of the numbers it computes with.
         device: OpenVINO's name of what its stages are for; empty for other back ends.
-        block: positions that its key/value space comes in, of which there is one block more; 0 where it has no blocks.
         copies: whether each of its decoders is a ``CopyingExecutor``, and computes a prompt alike however divided.
     """
 
@@ -37,7 +36,6 @@ class BackEnd:
     package: str
     kv_types: Mapping[str, tuple[str, ...]]
     device: str = ""
-    block: int = 0
     copies: bool = False
 
     @property
@@ -56,7 +54,6 @@ BACK_ENDS: Mapping[str, BackEnd] = {
         "openvino",
         {"f32": ("f32", "f16", "u8"), "bf16": ("u8",)},  # its attention with numbers of 16 bits has no others of ours
         CPU,
-        block=32,
         copies=True,
     ),
     "openvino-gpu": BackEnd(

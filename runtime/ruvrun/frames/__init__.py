@@ -40,12 +40,14 @@ LARGEST_HEADER = 1 << 20
 LARGEST_INSIDE = 1 << 15  # of all tensors in a header together, however many cross a cut
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Block = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class SeqStep(msgspec.Struct, frozen=True, array_like=True):
     """One sequence's part of a step: ``count`` tokens from ``position`` on, in key/value ``slot``.
 
-    ``rows`` is 1 where the last stage shall sample after the last of these tokens, else 0.
+    ``rows`` is 1 where the last stage shall sample after the last of these tokens, else 0. ``blocks`` are those that it
+    is given beside those it has, where space is in blocks.
     """
 
     id: int
@@ -53,6 +55,7 @@ class SeqStep(msgspec.Struct, frozen=True, array_like=True):
     position: int
     count: int
     rows: int
+    blocks: tuple[_Block, ...] = ()
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
@@ -78,7 +81,8 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     """Announces a sequence: what sampling needs, once, before its first step.
 
     ``prompt`` and ``generated`` are for penalties: the tokens it has by now (``engine/sampling/history.py``). It begins
-    in ``slot`` with the first ``count`` positions of what is in slot ``source``, where that is any.
+    in ``slot`` with the first ``count`` positions of what is in slot ``source``, where that is any; where space is in
+    blocks, ``blocks`` are its first, and these positions are in them.
     """
 
     epoch: int
@@ -90,6 +94,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     slot: int = -1
     source: int = -1
     count: int = 0
+    blocks: tuple[_Block, ...] = ()
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):

@@ -9,15 +9,13 @@ from pathlib import Path
 from ruvrun.engine import Engine
 from ruvrun.executors import COPYING
 from ruvrun.manifest import Manifest, Pipeline, Space
+from ruvrun.manifest.blocks import BLOCK, POOLED, pool_of, sequences_of
 from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.chunks import chunks_beside
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.ring import Ring
 from ruvrun.pipeline.sockets import largest_part, open_sockets
 from ruvrun.placement import Endpoints
-
-# A whole number of the blocks that any back end keeps positions in.
-BLOCK = 32
 
 
 def open_driver(
@@ -59,14 +57,18 @@ def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, 
 
     A back end that cannot copy computes a prompt with other last digits where it is divided otherwise. There no prompt
     begins with another's, and chunks are of one size in any company, or company would be seen in the answer.
+
+    Sequences share their space where all stages have theirs in blocks.
     """
-    copies = all(manifest.stage[placed.stage].backend in COPYING for placed in pipeline.stages)
+    backends = {manifest.stage[placed.stage].backend for placed in pipeline.stages}
+    copies, pooled = backends <= COPYING, backends <= POOLED
     expected = [manifest.plan.of(placed.node) for placed in pipeline.stages]
     return Engine(
         stages=len(pipeline.stages),
         context=space.context,
-        streams=space.streams,
+        streams=sequences_of(space.streams) if pooled else space.streams,
         beside=chunks_beside(expected) if serving and copies else (),
         epoch=epoch,
         reuse=BLOCK if serving and copies else 0,
+        pool=pool_of(space.context, space.streams) if pooled else None,
     )

@@ -27,7 +27,8 @@ class LocalPipeline:
     Args:
         workers: one per stage.
         context: positions per slot, for decoders.
-        streams: slots, for decoders.
+        streams: sequences of so many positions, for decoders; where all stages have their space in blocks, more of
+            them share it.
         chunk: tokens of a prompt per step.
         reuse: as for ``Engine``.
     """
@@ -51,13 +52,16 @@ class LocalPipeline:
             InputError: a request that cannot be served; none was run.
         """
         self._epoch += 1
+        granted = [worker.granted for worker in self.workers]
+        pooled = all(each.pool for each in granted)
         engine = Engine(
             stages=len(self.workers),
             context=self.context,
-            streams=self.streams,
+            streams=min(each.sequences for each in granted) if pooled else self.streams,
             chunk=self.chunk,
             epoch=self._epoch,
             reuse=self.reuse,
+            pool=min(each.pool for each in granted if each.pool) if pooled else None,
         )
         answers: dict[int, list[int]] = {}
         for request in requests:

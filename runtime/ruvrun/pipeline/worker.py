@@ -20,6 +20,8 @@ A step passes here with its caches cold: the weights that were just read have dr
 not the instructions that cost but every function and object that is touched. So the way of a step is a few functions
 with plain loops.
 
+Where space is in blocks, a sequence has those that the messages brought, and no others are read or written for it.
+
 The peers are ours and hold keys, but a wrong build, a bug or a flipped bit must end in an error and never in
 a wrong token, so what a step says is checked against what is known of its sequences.
 """
@@ -29,7 +31,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -41,6 +43,7 @@ from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, CopyingExecutor, DecoderExecutor, GraphExecutor, Span
 from ruvrun.manifest import Tensor
 from ruvrun.pipeline.calls import too_large
+from ruvrun.pipeline.granted import Granted, fault
 from ruvrun.pipeline.meter import Meter
 
 Result = tuple[frames.Message, dict[str, Array]]
@@ -52,15 +55,18 @@ _MOST_SAID = 1000
 
 @dataclass(slots=True)
 class _Opened:
-    """An open sequence: how the last stage samples, its slot once known, and how many positions were computed."""
+    """An open sequence: how the last stage samples, its slot once known, how many positions were computed, and its
+    blocks where it was given any.
+    """
 
     sampler: Sampler | None
     slot: int | None = None
     reached: int = 0
+    blocks: list[int] = field(default_factory=list)
 
 
 class Worker:
-    """Runs one stage.
+    """Runs one stage; ``granted`` is what it knows of the blocks of its sequences.
 
     Args:
         executor: the loaded stage, of the kind that ``spec`` says.
@@ -81,17 +87,13 @@ class Worker:
         self.spec = spec
         self.meter = Meter(clock)
         self._executor = executor
+        self.granted = Granted(executor)
         self._open: dict[int, _Opened] = {}
         # How many positions of a slot were computed for a sequence that is closed.
         self._left: dict[int, int] = {}
         self._epoch = 0
         self._next = 0
         self._failed = False
-
-    @property
-    def open_sequences(self) -> int:
-        """Sequences that were opened and not closed."""
-        return len(self._open)
 
     def handle(self, message: frames.Message, tensors: Tensors) -> Result | None:
         """Take the next message; what it returns goes to the next stage, or from the last one to the head.
@@ -103,7 +105,7 @@ class Worker:
             Exception: whatever the executor raises. After any of these the rest of the epoch is dropped.
         """
         if not isinstance(message, frames.Ring):
-            raise _fault(f"a {type(message).__name__} is no ring message")
+            raise fault(f"a {type(message).__name__} is no ring message")
         if message.epoch != self._epoch:
             if message.epoch < self._epoch:
                 return None
@@ -112,7 +114,7 @@ class Worker:
             return None
         try:
             if message.step != self._next:
-                raise _fault(f"step {message.step} of epoch {message.epoch} came where {self._next} was due")
+                raise fault(f"step {message.step} of epoch {message.epoch} came where {self._next} was due")
             self._next += 1
             if isinstance(message, _COMPUTED):
                 start = self.meter.start()
@@ -130,23 +132,23 @@ class Worker:
         self._epoch, self._next, self._failed = epoch, 0, False
         self._open.clear()
         self._left.clear()
+        self.granted.clear()
 
     def _note(self, message: frames.Open | frames.Close) -> Result | None:
         match message:
             case frames.Open() if self.spec.kind == "decoder":
                 if message.id in self._open:
-                    raise _fault(f"sequence {message.id} is opened twice")
-                if len(self._open) >= cast(DecoderExecutor, self._executor).slots:
-                    raise _fault(f"sequence {message.id} is opened, and every slot has one that is not closed")
+                    raise fault(f"sequence {message.id} is opened twice")
+                if len(self._open) >= (self.granted.sequences if message.blocks else self._decoder.slots):
+                    raise fault(f"sequence {message.id} is opened, and every slot has one that is not closed")
                 opened = _Opened(self._sampler(message) if self.spec.last else None)
-                if message.count:
-                    self._copy(message)
-                    opened.slot, opened.reached = message.slot, message.count
+                if message.blocks or message.count:
+                    self._begin_with(message, opened)
                 self._open[message.id] = opened
             case frames.Close() if self.spec.kind == "decoder":
                 closed = self._open.pop(message.id, None)
                 if closed is None:
-                    raise _fault(f"sequence {message.id} is closed but was not open")
+                    raise fault(f"sequence {message.id} is closed but was not open")
                 if closed.slot is not None:
                     self._left[closed.slot] = closed.reached
             case _:
@@ -157,7 +159,7 @@ class Worker:
         spec = self.spec
         if spec.kind != "decoder":
             raise self._misplaced(message)
-        executor: DecoderExecutor = self._executor  # type: ignore[assignment]  # of the kind the spec says
+        executor = self._decoder
         opened = self._check_spans(message, executor)
         spans, tokens = [], 0
         for seq in message.seqs:
@@ -170,6 +172,8 @@ class Worker:
         positions: list[int] = []
         for seq, state in zip(message.seqs, opened, strict=True):
             state.slot, state.reached = seq.slot, seq.position + seq.count
+            if state.blocks:
+                self.granted.fill(state.blocks, seq.position, state.reached)
             if seq.rows and state.sampler is not None:
                 ids.append(seq.id)
                 samplers.append(state.sampler)
@@ -192,7 +196,7 @@ class Worker:
             return message, {}
         executor = cast(GraphExecutor, self._executor)
         if missing := [tensor.name for tensor in self.spec.inputs if tensor.name not in tensors]:
-            raise _fault(f"run {message.id} came without {', '.join(missing)}")
+            raise fault(f"run {message.id} came without {', '.join(missing)}")
         try:
             outputs = executor.run({tensor.name: tensors[tensor.name] for tensor in self.spec.inputs})
         except InputError as error:  # a graph keeps no state: the call ends, and those behind it are none the worse
@@ -203,22 +207,34 @@ class Worker:
             return frames.Run(message.epoch, message.step, message.id, why), {}
         return message, forward
 
-    def _copy(self, message: frames.Open) -> None:
-        """Begin a sequence with what another one, open or closed, has in its slot."""
+    @property
+    def _decoder(self) -> DecoderExecutor:
+        return self._executor  # type: ignore[return-value]  # of the kind the spec says
+
+    def _begin_with(self, message: frames.Open, opened: _Opened) -> None:
+        """Begin a sequence with blocks, or with what another one, open or closed, has in its slot."""
+        held = {each.slot: each.reached for each in self._open.values() if each.slot is not None}
+        if message.slot in held:
+            raise fault(f"sequence {message.id} shall begin where another one is")
+        if message.blocks:
+            opened.blocks = self.granted.begin(message)
+        else:
+            self._copy(message, held.get(message.source, self._left.get(message.source, 0)))
+        opened.slot, opened.reached = message.slot, message.count
+
+    def _copy(self, message: frames.Open, reached: int) -> None:
         executor = self._executor
         if not isinstance(executor, CopyingExecutor):
-            raise _fault(f"sequence {message.id} shall begin with a copy, which {self.spec.backend} does not make")
-        held = {each.slot: each.reached for each in self._open.values() if each.slot is not None}
-        reached = held.get(message.source, self._left.get(message.source, 0))
-        if message.slot in held or not (0 <= message.slot < executor.slots and 0 < message.count <= reached):
-            raise _fault(f"sequence {message.id} shall begin with what is not there, or where another one is")
+            raise fault(f"sequence {message.id} shall begin with a copy, which {self.spec.backend} does not make")
+        if not (0 <= message.slot < executor.slots and 0 < message.count <= reached):
+            raise fault(f"sequence {message.id} shall begin with what is not there")
         executor.copy(message.source, message.slot, message.count)
 
     def _sampler(self, message: frames.Open) -> Sampler:
         return Sampler(message.sampling, self.spec.vocab or sys.maxsize, message.prompt, message.generated)
 
     def _misplaced(self, message: frames.Ring) -> IntegrityError:
-        return _fault(f"a {type(message).__name__} came to a stage of a {self.spec.kind}")
+        return fault(f"a {type(message).__name__} came to a stage of a {self.spec.kind}")
 
     def _forward(self, outputs: Tensors, received: Tensors) -> dict[str, Array]:
         """What leaves this stage: its own outputs, and what it received for a later one."""
@@ -226,7 +242,7 @@ class Worker:
         for name in self.spec.forward:
             array = outputs.get(name, received.get(name))
             if array is None:
-                raise _fault(f"there is no {name} to pass on")
+                raise fault(f"there is no {name} to pass on")
             forward[name] = array
         return forward
 
@@ -237,16 +253,23 @@ class Worker:
         for seq in message.seqs:
             state = self._open.get(seq.id)
             if state is None:
-                raise _fault(f"step {message.step} is for sequence {seq.id}, which is not open")
+                raise fault(f"step {message.step} is for sequence {seq.id}, which is not open")
+            slots, room = executor.slots, executor.context
+            if state.blocks:
+                if seq.blocks:
+                    self.granted.add(state.blocks, seq.slot, seq.blocks)
+                slots, room = self.granted.sequences, min(room, self.granted.room(state.blocks))
+            elif seq.blocks:
+                raise fault(f"sequence {seq.id} is given blocks, and has a slot: {seq}")
             fits = 0 <= seq.position <= state.reached and seq.count >= 1 and 0 <= seq.rows <= 1
-            if not fits or seq.position + seq.count > executor.context:
-                raise _fault(f"sequence {seq.id} is at position {state.reached} of {executor.context}; this is {seq}")
-            if not last_slot < seq.slot < executor.slots or state.slot not in (None, seq.slot):
-                raise _fault(f"sequence {seq.id} is in slot {state.slot} of {executor.slots}; this is {seq}")
+            if not fits or seq.position + seq.count > room:
+                raise fault(f"sequence {seq.id} is at position {state.reached} of {room}; this is {seq}")
+            if not last_slot < seq.slot < slots or state.slot not in (None, seq.slot):
+                raise fault(f"sequence {seq.id} is in slot {state.slot} of {slots}; this is {seq}")
             last_slot = seq.slot
             opened.append(state)
         if not opened:
-            raise _fault(f"step {message.step} is empty")
+            raise fault(f"step {message.step} is empty")
         return opened
 
 
@@ -257,8 +280,4 @@ def _check_packed(wanted: list[Tensor], tensors: Tensors, tokens: int) -> None:
         shape = (tokens, *tensor.shape[1:])
         if array is None or array.dtype != np.dtype(tensor.dtype) or array.shape != shape:
             found = "none" if array is None else f"{array.dtype} {list(array.shape)}"
-            raise _fault(f"{tensor.name} must be {tensor.dtype} {list(shape)}; came: {found}")
-
-
-def _fault(what: str) -> IntegrityError:
-    return IntegrityError("ring-fault", what, hint="all nodes must run the same build and version")
+            raise fault(f"{tensor.name} must be {tensor.dtype} {list(shape)}; came: {found}")

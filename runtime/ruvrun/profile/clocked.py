@@ -24,7 +24,7 @@ import msgspec
 
 from ruvrun.bundle import verify_bundle
 from ruvrun.elements import Value
-from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, Span, back_end, load_executor
+from ruvrun.executors import Array, DecoderExecutor, GraphExecutor, PooledExecutor, Span, back_end, load_executor
 from ruvrun.machine import has_cpu_quota, peak_bytes
 from ruvrun.pipeline.sockets import largest_part, open_sockets
 from ruvrun.pipeline.worker import Worker
@@ -64,6 +64,8 @@ class Clocked:
         self._inner = inner
         self.slots = getattr(inner, "slots", 0)
         self.context = getattr(inner, "context", 0)
+        if isinstance(inner, PooledExecutor):
+            self.pool, self.sequences, self.grant = inner.pool, inner.sequences, inner.grant
 
     def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
         """See ``DecoderExecutor.step``."""

@@ -13,8 +13,9 @@ For the sequences of a step, with ``tokens`` new positions together::
     key_cache.i, value_cache.i  [blocks, heads, 32, size]    the pool, written in place
 
 A step is to cost no more than its kernels: for every number of sequences, tokens and rows the arrays are made once and
-filled in place, and the request is told of tensors only when they are others than in the step before. A sequence is
-given its whole table of blocks whether it needs them yet or not, so that the table changes only with the slots.
+filled in place, and the request is told of tensors only when they are others than in the step before. A sequence's
+table is as long as the context needs, whether it has all of these blocks yet or not: those that it has not are the last
+one of the pool, which nobody reads. So the table changes only with the slots, and where a block was granted.
 
 Company must not change a result, and one of OpenVINO's kernels does not care: a product of four-bit weights with a
 single row of activations that are not quantised adds up in another order than one with several. So the first thing
@@ -36,13 +37,11 @@ import openvino as ov
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.executors import Span
-from ruvrun.executors.backends import BACK_ENDS, KV_TYPES
+from ruvrun.executors.backends import KV_TYPES
 from ruvrun.executors.openvino.kernels import Ran, kernels
 from ruvrun.executors.openvino.ports import EMBEDDED, IDS, LOGITS, POSITIONS, ROWS
 from ruvrun.executors.pages import zeroed
-
-BLOCK = BACK_ENDS["openvino"].block
-"""Positions of a block on a CPU."""
+from ruvrun.manifest.blocks import BLOCK, pool_of, sequences_of
 
 _CALLS_KEPT, _MOST_KEPT = 128, 32
 _TRIED = 4
@@ -56,16 +55,17 @@ class _Call:
     arrays: dict[str, Array]
     tensors: dict[str, Any]
     slots: list[int]
+    granted: int = -1
 
 
 class PagedDecoder:
-    """A decoder stage with a pool of blocks; a ``DecoderExecutor``.
+    """A decoder stage with a pool of blocks; a ``PooledExecutor``.
 
     Args:
         compiled: its model.
         spec: its ``bundle.toml``.
         context: positions per slot.
-        slots: sequences at a time.
+        slots: sequences of so many positions at a time.
         constants: what the model was read with; kept as long as the decoder.
     """
 
@@ -73,13 +73,14 @@ class PagedDecoder:
         self._constants = constants  # what was compiled reads some of them where they are
         self.slots = slots
         self.context = context
+        self.pool, self.sequences = pool_of(context, slots), sequences_of(slots)
         self._blocks = -(-context // BLOCK)
         self._spec = spec
         self._request = compiled.create_infer_request()
         self._ports = {port.get_any_name(): port for port in compiled.inputs}
         caches = {name: port for name, port in self._ports.items() if is_cache(name)}
         # One block more, for the companion.
-        shapes = {name: (slots * self._blocks + 1, *_sizes(port)) for name, port in caches.items()}
+        shapes = {name: (self.pool.blocks + 1, *_sizes(port)) for name, port in caches.items()}
         types = {name: np.dtype(KV_TYPES[port.get_element_type().get_type_name()]) for name, port in caches.items()}
         lengths = {name: math.prod(shape) * types[name].itemsize for name, shape in shapes.items()}
         space, at = zeroed(sum(lengths.values())), 0
@@ -89,9 +90,10 @@ class PagedDecoder:
             self._request.set_tensor(name, ov.Tensor(self._kv[name], shared_memory=True))
             at += length
         self._source = IDS if IDS in self._ports else EMBEDDED
-        self._table = np.arange(slots * self._blocks, dtype=np.int32).reshape(slots, self._blocks)
-        self._table = np.concatenate([self._table, np.full((1, self._blocks), slots * self._blocks, np.int32)])
-        self._companion = Span(slots, 0, 1, 0)
+        self._table = np.full((self.sequences + 1, self._blocks), self.pool.blocks, np.int32)
+        self._table[:slots] = np.arange(self.pool.blocks, dtype=np.int32).reshape(slots, self._blocks)
+        self._granted = 0
+        self._companion = Span(self.sequences, 0, 1, 0)
         self._least = 1
         self._calls: dict[tuple[int, int, int], _Call] = {}
         self._bound: _Call | None = None
@@ -138,6 +140,13 @@ class PagedDecoder:
             blocks = -(-count // BLOCK)
             for pool in self._kv.values():
                 pool[self._table[target][:blocks]] = pool[self._table[source][:blocks]]
+
+    def grant(self, slot: int, first: int, blocks: Sequence[int]) -> None:
+        """See ``PooledExecutor.grant``."""
+        row = self._table[slot]
+        row[first : first + len(blocks)] = blocks
+        row[first + len(blocks) :] = self.pool.blocks
+        self._granted += 1
 
     def occupy(self, slots: int, depth: int) -> None:
         """As ``OnnxDecoder.occupy``."""
@@ -191,9 +200,9 @@ class PagedDecoder:
                 begins[number + 1] = at
                 longest = max(longest, end)
             arrays["max_context_len"][...] = longest
-            if slots != call.slots:
+            if slots != call.slots or call.granted != self._granted:
                 arrays["block_indices"][:] = self._table[slots].reshape(-1)
-                call.slots = slots
+                call.slots, call.granted = slots, self._granted
         if ROWS in arrays:
             wanted, at, row = arrays[ROWS], 0, 0
             for span in spans:
@@ -236,4 +245,4 @@ def _sizes(port: Any) -> list[int]:
     return [size.get_length() for size in list(port.get_partial_shape())[1:]]
 
 
-__all__ = ["BLOCK", "PagedDecoder", "is_cache"]
+__all__ = ["PagedDecoder", "is_cache"]
