@@ -23,8 +23,8 @@ from ruvcompile.program import Program
 from ruvrun.executors import Span, load_decoder
 from ruvrun.executors.openvino.cpu import OPTIONS
 from ruvrun.executors.openvino.cpu.paged import PagedDecoder
-from ruvrun.manifest.blocks import BLOCK
 from ruvrun.executors.openvino.forms import on_cpu
+from ruvrun.manifest.blocks import BLOCK
 from ruvrun.profile.sheet import load_sheet
 from tests.decoders import family_program, tiny_program
 from tests.logits import CONTEXT, answer, opened, step, written

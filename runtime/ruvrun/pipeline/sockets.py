@@ -14,6 +14,7 @@ from ruvrun.credentials import LINK_KEY, credential
 from ruvrun.elements import STRING, carrier
 from ruvrun.errors import IntegrityError
 from ruvrun.manifest import LOCAL, Manifest, Tensor
+from ruvrun.manifest.blocks import sequences_of
 from ruvrun.placement import Endpoints
 from ruvrun.transport import Transport
 from ruvrun.transport.keys import read_keys
@@ -62,7 +63,7 @@ def most_waiting(manifest: Manifest, streams: int) -> int:
     (``Engine.most_in_ring``), twice, as those of the epoch before may not have left.
     """
     longest = max(len(pipeline.stages) for pipeline in manifest.pipeline)
-    return max(QUEUE, 2 * (6 * longest + streams))
+    return max(QUEUE, 2 * (6 * longest + sequences_of(streams)))
 
 
 def largest_part(manifest: Manifest) -> int:
