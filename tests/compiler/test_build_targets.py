@@ -11,6 +11,7 @@ import pytest
 
 from ruvcompile.errors import InputError, IntegrityError
 from ruvcompile.measure.scale import LIKE
+from ruvcompile.targets import data_root
 from ruvrun.costs import CostTable, Rate, dump_costs, load_costs, merge
 from ruvrun.manifest import load_manifest, load_nodes
 from ruvrun.profile.provenance import provenance
@@ -227,3 +228,21 @@ def test_a_head_without_a_stage_gets_a_bundle_without_one(model, built, tmp_path
     assert {"manifest.toml", "node/head/tokenizer.json", "node/link.key"} <= files.keys()
     assert not (tmp_path / "dist" / "bundles" / "a" / "node" / "head").exists()
     assert tomllib.loads(files["node/nodes.toml"].decode())["node"][2]["name"] == "c"
+
+
+def test_a_target_of_ones_own_is_built_for_without_a_line_of_code(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "targets" / "camera"
+    (folder / "templates").mkdir(parents=True)
+    text = (data_root() / "pi5" / "target.toml").read_text()
+    (folder / "target.toml").write_text(text.replace("cores = 4", 'cores = 4\ndeploy = ["90-camera.rules"]'))
+    (folder / "templates" / "90-camera.rules.j2").write_text("# the camera of {{ node }}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ruvcompile.measure.fleet.measure_rates", rates)
+    build(model, tmp_path / "dist", target="camera", nodes="2")
+    manifest, specs = check_whole(tmp_path / "dist")
+    assert [spec.target for spec in specs] == ["camera"] * 2
+    for node in manifest.node:
+        rules = tmp_path / "dist" / "bundles" / node.name / "node" / "90-camera.rules"
+        assert rules.read_text() == f"# the camera of {node.name}\n"
