@@ -2,7 +2,8 @@
 
 The number of downsets multiplies with branches side by side. Where there are more than can be searched, neighbours are
 put together, adaptively: only in the blocks that have the most downsets, and no more than is needed there. Blocks
-share what room there is so that the small ones stay as they are.
+share what room there is so that the small ones stay as they are. Branches that are alike are worked off in turn first
+(``alike``), which loses nothing.
 
 Within a block, items stand in an order of computation in which each comes right before its first reader, so that a
 branch is one run of the list. Parts are runs of that order, which can never make a circle. A run grows while it stays
@@ -26,6 +27,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ruvcompile.partition.alike import in_turn
 from ruvcompile.partition.fields import Floats, Ints, barred_items, needs_of
 from ruvcompile.partition.lattice import Lattice, downset_count, known_lattice, waists_of
 from ruvcompile.partition.task import Shared, Task
@@ -49,40 +51,52 @@ class Ground:
 def ground_of(task: Task, limit: int) -> Ground:
     """The lattice of a task, contracted to at most ``limit`` downsets, which is 2 or more."""
     needs = needs_of(task)
-    lattice = known_lattice(_tupled(needs), limit)
+    turns = in_turn(task, needs)
+    lattice = known_lattice(_tupled(turns), limit)
     if lattice is not None:
         return Ground(task, tuple((item,) for item in range(len(needs))), lattice, True)
-    parts = _parts(task, needs, limit - 1)  # the empty one is nobody's
-    smaller = contracted(task, parts)
-    lattice = known_lattice(_tupled(needs_of(smaller)), limit)
+    parts = _parts(task, needs, turns, limit - 1)  # the empty one is nobody's
+    lattice = known_lattice(_outer(turns, parts), limit)
     assert lattice is not None, "parts are made until there are few enough downsets"
-    return Ground(smaller, parts, lattice, False)
+    return Ground(contracted(task, parts), parts, lattice, False)
 
 
-def _tupled(needs: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+def _tupled(needs: Sequence[Sequence[int]]) -> Inner:
     return tuple(tuple(own) for own in needs)
 
 
-def _parts(task: Task, needs: Sequence[Sequence[int]], limit: int) -> tuple[tuple[int, ...], ...]:
+def _outer(needs: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> Inner:
+    """What each part needs of those before it."""
+    owner = {item: number for number, part in enumerate(parts) for item in part}
+    outer = ({owner[need] for item in part for need in needs[item]} for part in parts)
+    return tuple(tuple(sorted(each for each in own if each < number)) for number, own in enumerate(outer))
+
+
+def _parts(
+    task: Task, needs: Sequence[Sequence[int]], turns: Sequence[Sequence[int]], limit: int
+) -> tuple[tuple[int, ...], ...]:
     waists = waists_of(needs)
     blocks = list(pairwise(waists))
-    alike: dict[Inner, list[int]] = {}
-    for first, last in blocks:
-        inner = tuple(tuple(need - first for need in needs[item] if need >= first) for item in range(first, last))
-        alike.setdefault(inner, []).append(first)
-    sizes = {inner: downset_count(inner, limit) for inner in alike}
-    room = _room([size for inner, size in sizes.items() for _ in alike[inner]], limit)
+    alike: dict[tuple[Inner, Inner], list[int]] = {}
+    for block in blocks:
+        alike.setdefault((_within(needs, *block), _within(turns, *block)), []).append(block[0])
+    sizes = {both: downset_count(both[1], limit) for both in alike}
+    room = _room([size for both, size in sizes.items() for _ in alike[both]], limit)
     weights, places = _weights(task), _places(task)
     runs: dict[int, list[list[int]]] = {}
-    for inner, firsts in alike.items():
+    for (inner, turning), firsts in alike.items():
         own = [list(range(len(inner)))] if room <= 1 else [[item] for item in range(len(inner))]
-        if sizes[inner] > room > 1:
+        if sizes[inner, turning] > room > 1:
             at = np.array(firsts)[:, None] + np.arange(len(inner))
-            own = _runs(inner, weights[at].mean(0), [tuple(column) for column in places[at].T.tolist()], room)
+            own = _runs(inner, turning, weights[at].mean(0), [tuple(column) for column in places[at].T.tolist()], room)
         for first in firsts:
             runs[first] = [[first + item for item in run] for run in own]
     parts = [run for first, _ in blocks for run in runs[first]]
     return tuple(tuple(sorted(part)) for part in _joined(parts, limit))
+
+
+def _within(needs: Sequence[Sequence[int]], first: int, last: int) -> Inner:
+    return tuple(tuple(need - first for need in needs[item] if need >= first) for item in range(first, last))
 
 
 def _joined(parts: list[list[int]], limit: int) -> list[list[int]]:
@@ -102,8 +116,8 @@ def _room(sizes: Sequence[int], limit: int) -> int:
     return limit
 
 
-def _runs(inner: Inner, weights: Floats, places: Sequence[object], room: int) -> list[list[int]]:
-    """The finest runs of a block that have at most ``room`` downsets."""
+def _runs(inner: Inner, turning: Inner, weights: Floats, places: Sequence[object], room: int) -> list[list[int]]:
+    """The finest runs of a block that have at most ``room`` downsets, branches that are alike in turn."""
     order = _late(inner)
     steps = [
         (connected, alike, 2.0**-power)
@@ -113,19 +127,15 @@ def _runs(inner: Inner, weights: Floats, places: Sequence[object], room: int) ->
     low, high = 0, len(steps) - 1
     while low < high:
         middle = (low + high) // 2
-        if _fits(inner, _grown(inner, order, weights, places, *steps[middle]), room):
+        if _fits(turning, _grown(inner, order, weights, places, *steps[middle]), room):
             high = middle
         else:
             low = middle + 1
     return _grown(inner, order, weights, places, *steps[low])
 
 
-def _fits(inner: Inner, runs: Sequence[Sequence[int]], room: int) -> bool:
-    owner = {item: number for number, run in enumerate(runs) for item in run}
-    outer = [
-        sorted({owner[need] for item in run for need in inner[item]} - {number}) for number, run in enumerate(runs)
-    ]
-    return downset_count(tuple(map(tuple, outer)), room + 1) <= room
+def _fits(turning: Inner, runs: Sequence[Sequence[int]], room: int) -> bool:
+    return downset_count(_outer(turning, runs), room + 1) <= room
 
 
 def _grown(

@@ -90,13 +90,11 @@ def fields_of(task: Task, lattice: Lattice, stages: int) -> Fields:
     count, kinds = lattice.count, range(len(task.kinds))
     held = {value.kinds for value in task.values} - {None}
     marks = [kind for kind in kinds if any(each is not None and kind not in each for each in held)]
-    columns = np.array(
-        [
-            [value.size, not value.crosses, *(value.kinds is not None and kind not in value.kinds for kind in marks)]
-            for value in task.values
-        ],
-        np.float64,
-    ).reshape(len(task.values), 2 + len(marks))
+    columns = np.zeros((len(task.values), 2 + len(marks)))
+    columns[:, 0] = [value.size for value in task.values]
+    columns[:, 1] = [not value.crosses for value in task.values]
+    for column, kind in enumerate(marks, 2):
+        columns[:, column] = [value.kinds is not None and kind not in value.kinds for value in task.values]
     crossing = _crossing(task, lattice, columns)
     legal = crossing[:, 1] == 0
     legal[[0, count - 1]] = True
@@ -153,32 +151,43 @@ def _handed_on(
 def _crossing(task: Task, lattice: Lattice, columns: Floats) -> Floats:
     """Sums of ``columns [values, columns]`` over the values that cross at every downset."""
     count = len(task.item_bytes)
-    made, last = np.zeros((count, columns.shape[1])), np.zeros((count, columns.shape[1]))
-    inside = np.zeros((count, columns.shape[1]))
-    entering = np.zeros(columns.shape[1])
-    several: list[tuple[int, list[int], Floats]] = []
-    for value, amounts in zip(task.values, columns, strict=True):
-        if not value.readers:
-            continue
-        if value.maker < 0:
-            entering += amounts
-        else:
-            made[value.maker] += amounts
-        final = max(value.readers)
-        if final == count:
-            continue
-        last[final] += amounts
-        block = int(lattice.owner[final])
-        deciding = sorted({reader for reader in value.readers if lattice.owner[reader] == block})
-        if len(deciding) == 1:
-            inside[final] += amounts
-        else:
-            several.append((block, [reader - int(lattice.waists[block]) for reader in deciding], amounts))
+    read = [number for number, value in enumerate(task.values) if value.readers]
+    maker = np.array([task.values[number].maker for number in read], np.int64)
+    final = np.array([max(task.values[number].readers) for number in read], np.int64)
+    amounts = columns[read]
+    ending = final < count
+    inside, several = _deciding(task, lattice, np.array(read, np.int64)[ending])
+    made, last = _added(count, maker[maker >= 0], amounts[maker >= 0]), _added(count, final[ending], amounts[ending])
+    single = _added(count, final[ending][inside], amounts[ending][inside])
+    entering = amounts[maker < 0].sum(0)
     at_waists = entering + np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(made - last, 0)])[lattice.waists]
-    found = _handed_on(lattice, made - inside, at_waists)
-    for block, deciding, amounts in several:
+    found = _handed_on(lattice, made - single, at_waists)
+    for number, block, deciding in several:
         shape, bottom = lattice.shapes[block], lattice.bottoms[block]
-        found[bottom : bottom + len(shape.bits)] -= shape.holds_all(deciding)[:, None] * amounts
+        found[bottom : bottom + len(shape.bits)] -= shape.holds_all(deciding)[:, None] * columns[number]
+    return found
+
+
+def _deciding(task: Task, lattice: Lattice, numbers: Ints) -> tuple[Bools, list[tuple[int, int, list[int]]]]:
+    """Of some values, which have one reader in the last block that has any; and block and readers of the others."""
+    inside, several = np.ones(len(numbers), bool), []
+    for place, number in enumerate(numbers.tolist()):
+        readers = task.values[number].readers
+        if len(readers) > 1:
+            block = int(lattice.owner[max(readers)])
+            first = int(lattice.waists[block])
+            deciding = sorted({reader - first for reader in readers if reader >= first})
+            if len(deciding) > 1:
+                inside[place] = False
+                several.append((number, block, deciding))
+    return inside, several
+
+
+def _added(count: int, places: Ints, amounts: Floats) -> Floats:
+    """Sums of ``amounts`` over equal ``places``."""
+    found = np.zeros((count, amounts.shape[1]))
+    for column, own in enumerate(amounts.T):
+        found[:, column] = np.bincount(places, own, count)
     return found
 
 

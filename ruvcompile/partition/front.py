@@ -3,17 +3,8 @@
 With ``steps`` steps in the ring a round lasts ``max(steps * bottleneck, latency + more)``: the slowest resource has
 that many to deal with, and none is back before it has been everywhere (``more`` is what a pass takes besides). The
 partition with the least bottleneck need not be the best, nor the one with the least latency: work moved to a faster
-node makes the way shorter and that node busier. Of all pairs of the two only the front matters, and of that one point:
-
-* nothing within a bottleneck of ``T / steps`` has a latency below what ``ties`` finds there; if that is at most T, the
-  round is at most T;
-* if it is more, no partition within that bottleneck has a smaller round than that, and all others have more than
-  ``steps`` times the least time that was refused.
-
-So a trial at T narrows the interval in which the least round lies from one side or the other, always to rounds of
-actual partitions, and the ends meet. It starts between what cannot be beaten (``steps`` times the least bottleneck, the
-least latency) and the better of those two partitions; where they are one and the same nothing is left to do, as for
-equal nodes and links it nearly always is.
+node makes the way shorter and that node busier. Where those two are one and the same nothing is left to do, as for
+equal nodes and links it nearly always is; else the least round is searched between what they leave open (``narrow``).
 
 What a step takes on its way may be told by other times than what keeps a resource busy (nodes that share cores): there
 are two tasks then, alike but for times.
@@ -23,35 +14,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from ruvcompile.partition.bound import lower_bound, rows_of
 from ruvcompile.partition.contract import Ground, contracted, ground_of
-from ruvcompile.partition.fields import Fields, fields_of
+from ruvcompile.partition.fields import fields_of
 from ruvcompile.partition.kinds import in_order, listed
-from ruvcompile.partition.relaxed import Relaxed
+from ruvcompile.partition.narrow import Ask, Narrowing, Span
+from ruvcompile.partition.relaxed import Prices, Relaxed
 from ruvcompile.partition.solve import Answers, renamed, room_for, weighed
 from ruvcompile.partition.task import Partition, Task
-from ruvcompile.partition.ties import Spare, busiest, quickest
-from ruvcompile.partition.trial import Nodes, Path, Search
+from ruvcompile.partition.trial import Nodes, Search
 from ruvcompile.partition.weigh import evaluate, objections
 
-_MOST_TRIALS, _FEWEST_TRIALS, _NUMBERS = 100, 4, 20_000_000
-"""Trials, and numbers that they may look at: one per downset and state."""
-_SPARE_PAIRS = 400_000_000
-"""Pairs beyond what a trial looks at anyway, for all trials of an ask: seconds."""
 _MOST_SETS = 64
-_SAME, _CLOSE = 1 - 1e-9, 1 - 2e-3
-"""Where not every pair can be looked at, the second is close enough."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """Over which sets of nodes, each told as how many of each kind; ``more_ms``: what a pass over any takes besides."""
-
-    nodes: tuple[Nodes, ...]
-    more_ms: float = 0.0
+_SAME = 1 - 1e-9
 
 
 @dataclass(frozen=True)
@@ -89,26 +67,6 @@ def rounds(task: Task, way: Task, steps: int, asks: Sequence[Ask]) -> list[Round
     return [each and Round(renamed(each.best, places), renamed(each.narrowest, places)) for each in found]
 
 
-@dataclass
-class _Span:
-    """Where the least round of an ask lies, and what ways were found, each with a shorter round than those before.
-
-    Attributes:
-        low: no round is shorter.
-        narrowest: no bottleneck is less.
-        relaxed: both as they are without a search, the bottleneck first.
-        fractions: what no round is shorter than where items can be divided; 0 where that was not asked.
-    """
-
-    ask: Ask
-    relaxed: tuple[float, float]
-    fractions: float = 0.0
-    low: float = 0.0
-    narrowest: float = 0.0
-    high: float = math.inf
-    paths: list[Path] = field(default_factory=list)
-
-
 class _Rounds:
     """The ground that is searched, with both times of everything."""
 
@@ -124,12 +82,12 @@ class _Rounds:
     def answers(self) -> list[Round | None]:
         """One for each ask. Memory is told too loosely first, and too strictly where that was not enough."""
         fields, whole = self._fields, self._ground.whole
-        spans = [_Span(ask, relaxed) for ask, relaxed in zip(self._asks, self._relaxed(), strict=True)]
+        spans = [Span(ask, relaxed) for ask, relaxed in zip(self._asks, self._relaxed(), strict=True)]
         self._search(Search(fields, fields.loose), Search(self._ways, self._ways.loose), spans)
         found = [[each for each in self._weighed(span) if self._fits(each)] for span in spans]
         again = [number for number, span in enumerate(spans) if len(found[number]) < len(span.paths)]
         if again:
-            others = [_Span(spans[number].ask, spans[number].relaxed) for number in again]
+            others = [Span(spans[number].ask, spans[number].relaxed) for number in again]
             self._search(Search(fields, fields.strict), Search(self._ways, self._ways.strict), others)
             for number, span in zip(again, others, strict=True):
                 found[number] += self._weighed(span)
@@ -166,7 +124,7 @@ class _Rounds:
             found.append((min(slowest, default=math.inf), min(ways, default=math.inf) + ask.more_ms))
         return found
 
-    def _weighed(self, span: _Span) -> list[Partition]:
+    def _weighed(self, span: Span) -> list[Partition]:
         """Partitions whose value is their round."""
         found = []
         for path in span.paths:
@@ -179,61 +137,31 @@ class _Rounds:
     def _fits(self, answer: Partition) -> bool:
         return "memory" not in objections(self._task, answer.stages)
 
-    def _search(self, search: Search, ways: Search, spans: Sequence[_Span]) -> None:
+    def _search(self, search: Search, ways: Search, spans: Sequence[Span]) -> None:
         """Narrow every span as far as it goes."""
+        narrowing = Narrowing(search, ways, self._steps)
         slowest = [span.relaxed[0] for span in spans]
-        narrow = Answers(search, [span.ask.nodes for span in spans], slowest, self._ways)
+        narrow = Answers(search, [span.ask.nodes for span in spans], slowest, ways)
         for span, path, proven in zip(spans, narrow.paths, narrow.proven, strict=True):
             span.narrowest, span.low = proven, max(self._steps * proven, span.relaxed[1])
-            self._add(span, path)
-        open_ = [span for span in spans if span.low < span.high * _SAME]
+            narrowing.add(span, path)
+        open_ = [span for span in spans if span.paths and not span.closed]
         if open_:
             relaxed = Relaxed(self._task, self._way, self._steps)
-            trial = ways.least({nodes for span in open_ for nodes in span.ask.nodes})
             for span in open_:
-                path, took = ways.quickest(trial, span.ask.nodes)
-                span.low = max(span.low, took + span.ask.more_ms)
-                self._add(span, path)
-                span.fractions = self._fractions(relaxed, span.ask)
-                span.low = max(span.low, span.fractions)
-                self._narrow(search, span)
+                prices = self._priced(relaxed, span)
+                narrowing.price(span, prices)
+                narrowing.narrow(span, (prices, relaxed.none))
 
-    def _fractions(self, relaxed: Relaxed, ask: Ask) -> float:
-        """What no round is shorter than where items can be divided; 0 where there are too many sets of nodes to ask."""
-        if len(ask.nodes) > _MOST_SETS:
-            return 0.0
-        return min(relaxed.bound(nodes, ask.more_ms + _least_hops(self._way, nodes)) for nodes in ask.nodes)
-
-    def _narrow(self, search: Search, span: _Span) -> None:
-        """Trial after trial, until nothing lies between; on large ground no more than there is time for."""
-        nodes = span.ask.nodes
-        states = sum(sum(map(bool, each)) for each in nodes) * sum(nodes[0])
-        most = max(_FEWEST_TRIALS, min(_MOST_TRIALS, _NUMBERS // (search.fields.lattice.count * states)))
-        low = span.low
-        close, spare = _SAME, Spare(_SPARE_PAIRS)
-        for _ in range(most):
-            middle = low + (span.high - low) / 2
-            if low >= span.high * _SAME or span.low >= span.high * close or middle >= span.high:
-                return
-            quick = quickest(search, nodes, middle / self._steps, span.paths[-1], self._ways, spare=spare)
-            self._add(span, quick.path)
-            round_ms = quick.latency + span.ask.more_ms
-            if round_ms > middle:
-                low = max(math.nextafter(middle, math.inf), min(round_ms, self._steps * quick.beyond))
-                if quick.whole:
-                    span.low = max(span.low, low)
-                else:
-                    close = _CLOSE
-
-    def _add(self, span: _Span, path: Path | None) -> None:
-        """Keep a path if its round is the shortest so far."""
-        if path is None:
-            return
-        slowest, through = busiest(self._fields, path), _through(self._ways, path) + span.ask.more_ms
-        value = max(self._steps * slowest, through)
-        if value < span.high * _SAME:
-            span.high = value
-            span.paths.append(path)
+    def _priced(self, relaxed: Relaxed, span: Span) -> Prices:
+        """What no round is shorter than where items can be divided, if there are few sets of nodes; and its prices."""
+        nodes, more = span.ask.nodes, span.ask.more_ms
+        found = [relaxed.bound(each, more + _least_hops(self._way, each)) for each in nodes[:_MOST_SETS]]
+        fractions, prices = min(found, key=lambda each: each[0])
+        if len(nodes) <= _MOST_SETS:
+            span.fractions = fractions
+            span.low = max(span.low, fractions)
+        return prices
 
 
 def _proven(answer: Partition, relaxed: float, searched: float, *, whole: bool) -> Partition:
@@ -250,7 +178,4 @@ def _least_hops(task: Task, nodes: Nodes) -> float:
     return (sum(nodes) - 1) * min(hops, default=0.0) + min(task.ends_ms(one, two) for one, two in pairs)
 
 
-def _through(fields: Fields, path: Path) -> float:
-    times = [fields.ends[kind][last] - fields.begins[kind][first] for kind, first, last in path.stages]
-    links = [hop.ms + size * hop.ms_per_byte for hop, size in path.hops(fields)]
-    return float(sum(times) + sum(links) + fields.task.ends_ms(path.stages[0][0], path.stages[-1][0]))
+__all__ = ["Ask", "Round", "rounds"]

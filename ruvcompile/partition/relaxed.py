@@ -11,10 +11,13 @@ and for any prices p[t] and r of time with sum n[t] p[t] + r = 1, and q[t] of me
     T >= sum over i of min over t of (steps p[t] ms[i, t] + r way_ms[i, t] + q[t] bytes[i])
        + sum over t of n[t] (steps p[t] stage_ms[t] - q[t] room[t]) + r * what the way takes besides
 
-so here too a solver only proposes prices, and its rounding errors can make the bound weaker, never wrong.
+so here too a solver only proposes prices, and its rounding errors can make the bound weaker, never wrong. The same
+prices tell a search what is scarce (``ahead``, ``narrow``).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +29,16 @@ from ruvcompile.partition.trial import Nodes
 _CAREFUL = 1 - 1e-12
 _PATIENCE = 10.0
 """Seconds for a solver."""
+_CHEAPEST_WAY = 1e-3
+"""Prices in ms of the way are none where the way itself costs nothing."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What is scarce costs so much of the way, in ms: per kind, a ms of a node's time, and a byte of its memory."""
+
+    time: Floats
+    memory: Floats
 
 
 class Relaxed:
@@ -40,22 +53,33 @@ class Relaxed:
         self._rows = Rows(number.astype(np.float64), rows[:, :kinds], rows[:, -1], busy.room, busy.total_bytes)
         self._passing = rows[:, kinds:-1]
 
-    def bound(self, nodes: Nodes, besides: float) -> float:
-        """No round over exactly ``nodes`` is shorter; ``besides``: what a pass takes that is no stage's."""
+    def bound(self, nodes: Nodes, besides: float) -> tuple[float, Prices]:
+        """No round over exactly ``nodes`` is shorter; and at which prices that is told.
+
+        ``besides``: what a pass takes that is no stage's.
+        """
         used = [kind for kind, number in enumerate(nodes) if number]
         counts = np.array([nodes[kind] for kind in used], np.float64)
         ms, passing, room = self._rows.ms[:, used], self._passing[:, used], self._rows.room[used]
         stage = np.array([self._task.kinds[kind].stage_ms for kind in used])
         besides += float(counts @ np.array([self._way.kinds[kind].stage_ms for kind in used]))
         if not np.isfinite(ms).any(1).all():
-            return float("inf")
+            return float("inf"), self.none
         time, way, memory = self._prices(ms, passing, counts, room, stage, besides)
         allowed, steps = np.isfinite(ms), self._steps
         priced = steps * time * np.where(allowed, ms, 0.0) + way * np.where(allowed, passing, 0.0)
         priced += memory * self._rows.size[:, None]
         priced[~allowed] = np.inf
         found = float((priced.min(1) * self._rows.number).sum()) + way * besides
-        return (found + float((counts * (steps * time * stage - memory * room)).sum())) * _CAREFUL
+        found += float((counts * (steps * time * stage - memory * room)).sum())
+        told = Prices(np.zeros(len(nodes)), np.zeros(len(nodes)))
+        told.time[used], told.memory[used] = steps * time / max(way, _CHEAPEST_WAY), memory / max(way, _CHEAPEST_WAY)
+        return found * _CAREFUL, told
+
+    @property
+    def none(self) -> Prices:
+        """Nothing is scarce."""
+        return Prices(np.zeros(len(self._task.kinds)), np.zeros(len(self._task.kinds)))
 
     def _prices(
         self, ms: Floats, passing: Floats, counts: Floats, room: Floats, stage: Floats, besides: float

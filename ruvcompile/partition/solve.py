@@ -21,13 +21,15 @@ from itertools import product
 
 from ruvcompile.partition.bound import lower_bound, rows_of
 from ruvcompile.partition.contract import Ground, ground_of
-from ruvcompile.partition.fields import Fields, fields_of
+from ruvcompile.partition.fields import fields_of
 from ruvcompile.partition.kinds import in_order
 from ruvcompile.partition.task import Partition, Stage, Task
 from ruvcompile.partition.ties import quickest
 from ruvcompile.partition.trial import Nodes, Path, Search
 from ruvcompile.partition.weigh import evaluate, objections
 
+_ABOUT, _EQUAL = 1 + 1e-9, 1 + 1e-12
+"""Sums of the same times in another order differ in the last digits, so that equal ones are not."""
 _MOST, _FEWEST, _NUMBERS = 100_000, 2_000, 40_000_000
 """Downsets that are searched, at most and at least; and numbers that a trial may keep: one per downset and state."""
 
@@ -141,7 +143,7 @@ class _Interval:
 class Answers:
     """The answers to several questions from one search: a path each, and a bound that the search has proved.
 
-    ``way`` has the times by which of equal bottlenecks one is quicker, where those are others (``quickest``).
+    ``ways`` has the times by which of equal bottlenecks one is quicker, where those are others (``quickest``).
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class Answers:
         search: Search,
         questions: Sequence[Sequence[Nodes]],
         simple: Sequence[float],
-        way: Fields | None = None,
+        ways: Search | None = None,
     ) -> None:
         self._search = search
         if search.fields.task.objective == "latency":
@@ -163,7 +165,7 @@ class Answers:
             span = min(spans_open, key=lambda each: each.low)
             self._try(_between(span), spans_open)
         self.proven = [span.high for span in spans]
-        self.paths = [span.path and _quickest(search, span, way) for span in spans]
+        self.paths = [span.path and _quickest(search, span, ways or search) for span in spans]
 
     def _try(self, bound: float, spans: Sequence[_Interval]) -> None:
         """Narrow every interval that ``bound`` says something about."""
@@ -186,10 +188,13 @@ class Answers:
         return [path and replace(path, value=took) for path, took in found]
 
 
-def _quickest(search: Search, span: _Interval, way: Fields | None) -> Path | None:
+def _quickest(search: Search, span: _Interval, ways: Search) -> Path | None:
     """Of equal bottlenecks the path with the least latency."""
-    assert span.path is not None
-    return quickest(search, span.nodes, span.path.value, span.path, way).path or span.path
+    known = span.path
+    assert known is not None
+    most = known.through(ways.fields)
+    quick = quickest(search, ways, span.nodes, known.value * _EQUAL, most=most * _ABOUT)
+    return known if quick.path is None or (not quick.whole and quick.latency > most) else quick.path
 
 
 def _between(span: _Interval) -> float:

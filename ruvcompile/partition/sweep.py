@@ -68,7 +68,7 @@ class Sweep:
         lattice = self._lattice
         found, tops = self._within(ranks)
         if self._limits is None:
-            passed = self._carried(tops)[lattice.block]
+            passed = _carried(tops, self._passable)[lattice.block]
             passed[~self._open] = -1
         else:
             passed = self._from_earlier(ranks)
@@ -97,6 +97,19 @@ class Sweep:
         found[-1] = ranks[there].max(0, initial=-1)
         return found
 
+    def above(self, ranks: Ranks) -> Ranks:
+        """The greatest rank that a stage beginning at each downset may end with, memory left out; -1 for none."""
+        lattice, own, found = self._lattice, ranks.copy(), np.full_like(ranks, -1)
+        *inner, bottoms = lattice.falls
+        for step in inner:
+            arriving = self._arriving(own, step)
+            found[step.targets] = arriving
+            own[step.targets] = np.maximum(arriving, ranks[step.targets])
+        passed = _carried(self._arriving(own, bottoms)[::-1], self._passable[::-1])[::-1]
+        found[self._leaves] = np.maximum(found, passed[np.minimum(lattice.block + 1, len(passed) - 1)])[self._leaves]
+        found[lattice.bottoms] = passed
+        return found
+
     def _within(self, ranks: Ranks) -> tuple[Ranks, Ranks]:
         """The best of the own block: at the inner downsets (-1 at the waists), and at each block's top."""
         own, found = ranks.copy(), np.full_like(ranks, -1)
@@ -113,12 +126,6 @@ class Sweep:
         if self._barred is not None:
             handed[self._barred[step.items]] = -1
         return np.maximum.reduceat(handed, step.starts, axis=0) if len(step.starts) else handed
-
-    def _carried(self, tops: Ranks) -> Ranks:
-        """At each waist, the best of all blocks before; nothing comes through a block that t may not hold whole."""
-        walls = (np.cumsum(~self._passable).astype(np.int64) << _SHIFT)[:, None]
-        running = np.maximum.accumulate(tops + 1 + walls, axis=0) - walls - 1
-        return np.concatenate([np.full((1, tops.shape[1]), -1), running]).astype(np.int32)
 
     def _prepare(self, limits: Limits) -> None:
         """Of the intervals of fact 3, first and last member; and the blocks that do not fit a node."""
@@ -213,6 +220,13 @@ class Sweep:
             first[cells] = (np.cumsum(many) - many).reshape(len(active), width)
             live[:] = False
             live[active[group // width]] = True
+
+
+def _carried(arriving: Ranks, passable: Bools) -> Ranks:
+    """At each waist, the best of all blocks before; nothing comes through a block that t may not hold whole."""
+    walls = (np.cumsum(~passable).astype(np.int64) << _SHIFT)[:, None]
+    running = np.maximum.accumulate(arriving + 1 + walls, axis=0) - walls - 1
+    return np.concatenate([np.full((1, arriving.shape[1]), -1), running]).astype(np.int32)
 
 
 def _owners(step: Round) -> Ints:

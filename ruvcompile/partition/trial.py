@@ -17,7 +17,7 @@ latency: the best beginning is the one with the smallest latency so far, less it
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 
@@ -49,6 +49,20 @@ class Path:
             for (one, _, cut), (two, _, _) in pairwise(self.stages)
         ]
 
+    def busiest(self, fields: Fields) -> float:
+        """The time of the slowest stage or link."""
+        links = [size * hop.ms_per_byte for hop, size in self.hops(fields)]
+        return max(self._times(fields) + links)
+
+    def through(self, fields: Fields) -> float:
+        """The latency, from the head and back."""
+        links = [hop.ms + size * hop.ms_per_byte for hop, size in self.hops(fields)]
+        ends = fields.task.ends_ms(self.stages[0][0], self.stages[-1][0])
+        return sum(self._times(fields)) + sum(links) + ends
+
+    def _times(self, fields: Fields) -> list[float]:
+        return [float(fields.ends[kind][last] - fields.begins[kind][first]) for kind, first, last in self.stages]
+
 
 @dataclass
 class Trial:
@@ -68,7 +82,7 @@ class Search:
         self.fields = fields
         self.limits = limits
         self._kinds = range(len(fields.task.kinds))
-        self._sweeps = [Sweep(fields, kind, limits[kind]) for kind in self._kinds]
+        self.sweeps = [Sweep(fields, kind, limits[kind]) for kind in self._kinds]
         last = np.arange(fields.lattice.count)
         # Of equal ones the first downset has the greater rank.
         self._sorted = [np.lexsort((-last, fields.begins[kind])) for kind in self._kinds]
@@ -85,7 +99,7 @@ class Search:
         """What can be reached on the way to any of ``wanted`` with no resource busier than ``bound``."""
         fields, trial = self.fields, Trial(bound)
         goals, least_bounds = np.array(sorted(wanted)), dict[Nodes, Floats]()
-        for kind, states in self._rising(wanted):
+        for kind, states in self.rising(wanted):
             begins = [self._openings(trial, state) for state in states]
             mask = np.stack([opening for opening, _ in begins], axis=1)
             ranks = np.where(mask, self._ranks[kind][:, None], np.int32(-1))
@@ -110,24 +124,34 @@ class Search:
 
     def least(self, wanted: Collection[Nodes]) -> Trial:
         """The least latency of every downset with every state on the way to any of ``wanted``."""
-        fields, trial = self.fields, Trial()
-        goals = np.array(sorted(wanted))
-        for kind, states in self._rising(wanted):
-            before = np.stack([self._so_far(trial, state) for state in states], axis=1)
-            scores = fields.begins[kind][:, None] - before
-            order = np.lexsort((np.broadcast_to(-np.arange(len(scores))[:, None], scores.shape), scores), axis=0)
-            ranks = np.empty(scores.shape, np.int32)
-            np.put_along_axis(ranks, order, np.arange(len(scores), dtype=np.int32)[:, None], axis=0)
-            ranks[~np.isfinite(scores)] = -1
-            best = self._swept(kind, sum(states[0][0]), goals, ranks)
-            begun = np.take_along_axis(order, np.maximum(best, 0), axis=0)
-            took = fields.ends[kind][:, None] - np.take_along_axis(scores, begun, axis=0)
-            took[(best < 0) | ~fields.legal[:, None]] = math.inf
+        trial, goals = Trial(), np.array(sorted(wanted))
+        for kind, states in self.rising(wanted):
+            took, begun, _ = self.shortest(trial, kind, states, goals)
             for column, state in enumerate(states):
                 took[np.isinf(self._least_bound(state[0], goals)), column] = math.inf
                 trial.took[state], trial.begun[state] = took[:, column], begun[:, column]
                 trial.ends[state] = np.isfinite(took[:, column])
         return trial
+
+    def shortest(self, trial: Trial, kind: int, states: Sequence[State], goals: Ints) -> tuple[Floats, Ints, Floats]:
+        """How long it takes at least to get to every downset with a last stage of a kind, no matter how long that is.
+
+        Returns:
+            ``[downsets, states]`` each: the time, where the last stage begins, and what a stage that begins there
+            saves of the time at its end; infinite, or minus that, where there is none.
+        """
+        fields = self.fields
+        before = np.stack([self._so_far(trial, state) for state in states], axis=1)
+        scores = fields.begins[kind][:, None] - before
+        order = np.lexsort((np.broadcast_to(-np.arange(len(scores))[:, None], scores.shape), scores), axis=0)
+        ranks = np.empty(scores.shape, np.int32)
+        np.put_along_axis(ranks, order, np.arange(len(scores), dtype=np.int32)[:, None], axis=0)
+        ranks[~np.isfinite(scores)] = -1
+        best = self._swept(kind, sum(states[0][0]), goals, ranks)
+        begun = np.take_along_axis(order, np.maximum(best, 0), axis=0)
+        took = fields.ends[kind][:, None] - np.take_along_axis(scores, begun, axis=0)
+        took[(best < 0) | ~fields.legal[:, None]] = math.inf
+        return took, begun, scores
 
     def quickest(self, trial: Trial, wanted: Collection[Nodes]) -> tuple[Path | None, float]:
         """The path over any of ``wanted`` with the least latency, and that; ``trial`` is what ``least`` found."""
@@ -171,7 +195,7 @@ class Search:
 
     def _swept(self, kind: int, size: int, goals: Ints, ranks: Ranks) -> Ranks:
         """The best beginnings of stages after which ``size`` nodes are used; first and last ones need no sweep."""
-        sweep = self._sweeps[kind]
+        sweep = self.sweeps[kind]
         if size == 1:
             return sweep.best_first(ranks)
         return sweep.best_last(ranks) if size == int(goals.sum(1).max()) else sweep.best(ranks)
@@ -186,7 +210,7 @@ class Search:
         rest = tuple(number - (each == kind) for each, number in enumerate(nodes))
         return [(rest, each) for each in self._kinds if rest[each]]
 
-    def _rising(self, wanted: Collection[Nodes]) -> Iterator[tuple[int, list[State]]]:
+    def rising(self, wanted: Collection[Nodes]) -> Iterator[tuple[int, list[State]]]:
         """Kinds with their states, those of fewer nodes first."""
         parts = {part for nodes in wanted for part in product(*(range(number + 1) for number in nodes))}
         for size in range(1, 1 + max((sum(part) for part in parts), default=0)):
@@ -230,7 +254,7 @@ class Search:
         return found, beyond
 
     def _so_far(self, trial: Trial, state: State) -> Floats:
-        """Latency up to the beginning of a stage."""
+        """Latency up to the beginning of a stage, over links within the trial's bound."""
         nodes, kind = state
         task, opens = self.fields.task, self.fields.opens[kind]
         found = np.full(len(opens), math.inf)
@@ -240,7 +264,9 @@ class Search:
             return found
         for earlier in self.earlier(state):
             hop = task.hop(earlier[1], kind)
-            np.minimum(found, trial.took[earlier] + hop.ms + self.fields.crossing * hop.ms_per_byte, out=found)
+            link = self.fields.crossing * hop.ms_per_byte
+            link[link > trial.bound] = math.inf
+            np.minimum(found, trial.took[earlier] + hop.ms + link, out=found)
         found[~opens] = math.inf
         return found
 

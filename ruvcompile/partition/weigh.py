@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from ruvcompile.partition.task import Partition, Stage, Task
 
 
 def evaluate(task: Task, stages: Sequence[Stage]) -> Partition:
     """Times and bytes of given stages; they may not fit, or break a rule: ask ``objections``. The bound is 0."""
-    count, done = len(task.item_bytes), set[int]()
-    crossing = [_crossing(task, done)]
+    crossing = _crossing(task, stages)
     stage_ms, stage_bytes = [], []
-    for stage in stages:
-        held = set(stage.items)
-        assert held and not held & done, "a stage has items, and no other stage has them"
-        done |= held
-        crossing.append(_crossing(task, done))
+    for stage, came, went in zip(stages, crossing, crossing[1:], strict=False):
         kind = task.kinds[stage.kind]
-        moved = kind.byte_ms * (crossing[-2] + crossing[-1])
+        moved = kind.byte_ms * (came + went)
         stage_ms.append(kind.stage_ms + sum(kind.item_ms[item] for item in stage.items) + moved)
         stage_bytes.append(stage_memory(task, stage))
-    assert len(done) == count, "every item is in a stage"
     hops = [task.hop(here.kind, there.kind) for here, there in pairwise(stages)]
     link_ms = [size * hop.ms_per_byte for size, hop in zip(crossing[1:], hops, strict=False)]
     latency = sum(stage_ms) + sum(hop.ms for hop in hops) + sum(link_ms)
@@ -73,7 +67,17 @@ def objections(task: Task, stages: Sequence[Stage]) -> list[str]:
     return sorted(found)
 
 
-def _crossing(task: Task, done: set[int]) -> int:
-    """Bytes of the values made before a cut and read behind it."""
-    made = (value for value in task.values if value.maker < 0 or value.maker in done)
-    return sum(value.size for value in made if not done.issuperset(value.readers))
+def _crossing(task: Task, stages: Sequence[Stage]) -> list[int]:
+    """Bytes of the values that cross before the first stage, between the stages, and behind the last."""
+    where = {item: number for number, stage in enumerate(stages) for item in stage.items}
+    assert all(stage.items for stage in stages), "a stage has items"
+    assert len(where) == len(task.item_bytes) == sum(len(stage.items) for stage in stages), "each in one of them"
+    where |= {-1: -1, len(task.item_bytes): len(stages)}
+    change = [0] * (len(stages) + 2)
+    for value in task.values:
+        if value.readers:
+            start, stop = where[value.maker], max(where[reader] for reader in value.readers)
+            if stop > start:
+                change[start + 1] += value.size
+                change[stop + 1] -= value.size
+    return list(accumulate(change))[:-1]

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ruvcompile.partition import Ask, Hop, Kind, Round, Task, Value, best, objections, rounds, sets_of, solve, ties
-from ruvcompile.partition.relaxed import Relaxed
+from ruvcompile.partition import (
+    Ask,
+    Hop,
+    Kind,
+    Round,
+    Task,
+    Value,
+    best,
+    objections,
+    rounds,
+    sets_of,
+    solve,
+    ties,
+    without_limits,
+)
+from ruvcompile.partition.ahead import ahead
+from ruvcompile.partition.fields import fields_of, needs_of
+from ruvcompile.partition.lattice import lattice_of
+from ruvcompile.partition.narrow import Narrowing, Span
+from ruvcompile.partition.relaxed import Prices, Relaxed
+from ruvcompile.partition.trial import Search
 from tests.partitions import Exhaustive, Nodes
 from tests.strategies import tasks
 
 QUICK = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONG = settings(QUICK, max_examples=3000)
+Check = Callable[[Task, Task, int, int, float], None]
 STAGES, STEPS, MORE = st.integers(1, 3), st.integers(1, 4), st.sampled_from([0.0, 3.0, -4.0])
 
 
@@ -71,19 +94,31 @@ def judge(task: Task, answer: Round, least: tuple[float, float], steps: int, mor
     assert answer.narrowest.value_ms == answer.narrowest.bottleneck_ms == pytest.approx(least[1])
 
 
-@given(both(), STAGES, STEPS, MORE)
+def check_as_if_large(task: Task, way: Task, stages: int, steps: int, more: float) -> None:
+    """Only strips of pairs are looked at, as where there are too many for all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ties, "_FEW", 0)
+        patch.setattr(ties, "_WIDTH", 2)
+        check(task, way, stages, steps, more)
+
+
+@pytest.mark.parametrize("checked", [check, check_as_if_large])
+@given(pair=both(), stages=STAGES, steps=STEPS, more=MORE)
 @QUICK
-def test_equals_trying_everything(pair: tuple[Task, Task], stages: int, steps: int, more: float) -> None:
-    check(*pair, stages, steps, more)
+def test_equals_trying_everything(
+    checked: Check, pair: tuple[Task, Task], stages: int, steps: int, more: float
+) -> None:
+    checked(*pair, stages, steps, more)
 
 
 @pytest.mark.system
-@given(both(items=7), STAGES, STEPS, MORE)
+@pytest.mark.parametrize("checked", [check, check_as_if_large])
+@given(pair=both(items=7), stages=STAGES, steps=STEPS, more=MORE)
 @LONG
 def test_equals_trying_everything_thousands_of_times(
-    pair: tuple[Task, Task], stages: int, steps: int, more: float
+    checked: Check, pair: tuple[Task, Task], stages: int, steps: int, more: float
 ) -> None:
-    check(*pair, stages, steps, more)
+    checked(*pair, stages, steps, more)
 
 
 @given(both(shared=True), STAGES, STEPS, st.sampled_from([1, 3, 1000]), st.integers(2, 1000))
@@ -95,7 +130,9 @@ def test_what_is_not_looked_at_is_never_claimed(
     best_of, sets = wanted(*pair, stages, steps, 0.0), sets_of(pair[0], stages)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ties, "_PAIRS", pairs)
-        patch.setattr("ruvcompile.partition.front._SPARE_PAIRS", pairs)
+        patch.setattr(ties, "_FEW", pairs // 2)
+        patch.setattr(ties, "_AT_ONCE", 4 * pairs)
+        patch.setattr("ruvcompile.partition.narrow._SPARE_PAIRS", pairs)
         patch.setattr(solve, "_MOST", most)
         patch.setattr(solve, "_FEWEST", most)
         answers = rounds(*pair, steps, [Ask((nodes,)) for nodes in sets])
@@ -133,13 +170,55 @@ def test_no_round_is_shorter_than_with_items_divided(
 ) -> None:
     relaxed = Relaxed(*pair, steps)
     for nodes, (least, _) in wanted(*pair, stages, steps, more).items():
-        assert relaxed.bound(nodes, more) <= least + 1e-9
+        assert relaxed.bound(nodes, more)[0] <= least + 1e-9
 
 
 def test_with_items_divided_both_limits_count() -> None:
     """Two thirds on the fast node even out both nodes; where the way takes more besides, it gets more of the work."""
     kinds = (Kind(1, (3.0,) * 2), Kind(1, (6.0,) * 2))
     task = Task(kinds, (1,) * 2, tuple(Value(item - 1, (item,), 1) for item in range(3)))
-    assert Relaxed(task, task, 2).bound((1, 1), 0.0) == pytest.approx(8.0)
-    assert Relaxed(task, task, 2).bound((1, 1), 2.0) == pytest.approx(28 / 3)
-    assert Relaxed(task, task, 1).bound((1, 1), 2.0) == pytest.approx(8.0), "the way alone, all on the fast one"
+    assert Relaxed(task, task, 2).bound((1, 1), 0.0)[0] == pytest.approx(8.0)
+    assert Relaxed(task, task, 2).bound((1, 1), 2.0)[0] == pytest.approx(28 / 3)
+    assert Relaxed(task, task, 1).bound((1, 1), 2.0)[0] == pytest.approx(8.0), "the way alone, all on the fast one"
+
+
+def searches(task: Task, way: Task) -> tuple[Search, Search]:
+    """On the whole lattice, no memory too little."""
+    lattice = lattice_of(needs_of(task), 10_000)
+    assert lattice is not None
+    busy, passing = fields_of(task, lattice, 1), fields_of(way, lattice, 1)
+    return Search(busy, busy.loose), Search(passing, passing.loose)
+
+
+def without_memory(pair: tuple[Task, Task]) -> tuple[Task, Task]:
+    return without_limits(pair[0]), without_limits(pair[1])
+
+
+@given(both().map(without_memory), STAGES)
+@QUICK
+def test_what_is_done_and_what_is_left_are_the_whole_way(pair: tuple[Task, Task], stages: int) -> None:
+    """Wherever a quickest way is cut in two, over any set of nodes."""
+    search, ways = searches(*pair)
+    sets = sets_of(pair[0], stages)
+    if not sets:
+        return
+    trial = ways.least(sets)
+    left = ahead(search, ways, sets, 1.0, [Relaxed(*pair, 1).none])
+    _, whole = ways.quickest(trial, sets)
+    for done in range(1, stages + 1):
+        found = [(trial.took[state] + left[state]).min() for state in left if sum(state[0]) == done]
+        assert min(found, default=math.inf) == pytest.approx(whole)
+
+
+@given(both(), STAGES, STEPS, MORE, st.data())
+@settings(QUICK, max_examples=150)
+def test_no_round_is_shorter_than_at_any_prices(
+    pair: tuple[Task, Task], stages: int, steps: int, more: float, data: st.DataObject
+) -> None:
+    kinds = len(pair[0].kinds)
+    time = data.draw(st.lists(st.sampled_from([0.0, 0.5, 2.0]), min_size=kinds, max_size=kinds))
+    narrowing = Narrowing(*searches(*pair), steps)
+    for nodes, (least, _) in wanted(*pair, stages, steps, more).items():
+        span = Span(Ask((nodes,), more), (0.0, 0.0))
+        narrowing.price(span, Prices(np.array(time), np.zeros(kinds)))
+        assert span.low - 1e-9 <= least <= span.high + 1e-9
