@@ -76,7 +76,7 @@ def outside(manifest: Path, cpu: int, sampling: Sampling, rounds: int) -> dict[s
         conditions = Conditions(threads=1, cpus=((cpu,),))
         with stage_ring(alone, conditions, Space(context=context, streams=ROWS)) as (ring, counts):
             seen = ring.decode(ROWS, rounds, sampling)
-    steps = steps_of(counts[0].ticks, ROWS)
+    steps = steps_of(counts[0], ROWS)
     whole, inside = statistics.median(seen.ms), statistics.median(steps.inside_ms)
     found: dict[str, Any] = {
         "outside_ms": whole - inside,

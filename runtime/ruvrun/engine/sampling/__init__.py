@@ -34,7 +34,7 @@ from ruvrun import frames
 from ruvrun.engine.sampling.choice import keep
 from ruvrun.engine.sampling.history import History, penalises, told
 from ruvrun.engine.sampling.scores import score
-from ruvrun.engine.sampling.weights import choose, draw, weigh
+from ruvrun.engine.sampling.weights import Room, choose, draw, weigh
 from ruvrun.errors import IntegrityError
 
 __all__ = ["GREEDY_BELOW", "Sampler", "pick", "score", "told"]
@@ -108,6 +108,7 @@ def pick(logits: npt.NDArray[np.float32], samplers: Sequence[Sampler], positions
         IntegrityError: a row's largest logit is not a finite number.
     """
     tokens: list[int] = logits.argmax(axis=1).tolist()
+    room: Room | None = None
     for at, (sampler, position) in enumerate(zip(samplers, positions, strict=True)):
         row, token = logits[at], tokens[at]
         if not math.isfinite(row[token]):  # argmax returns a NaN if there is one
@@ -119,7 +120,8 @@ def pick(logits: npt.NDArray[np.float32], samplers: Sequence[Sampler], positions
             token = int(row.argmax())
         if not sampler.greedy:
             sampling = sampler.sampling
-            ids, weights = keep(weigh(row, row[token], sampling.temperature), sampling)
+            room = room or Room(row.size)
+            ids, weights = keep(weigh(row, row[token], sampling.temperature, room), sampling)
             token = choose(weights, draw(sampling.seed, position))
             if ids is not None:
                 token = int(ids[token])

@@ -7,10 +7,11 @@ fewest that weigh at least that share of what top_k left, min_p those with at le
 at least, so whatever is below it is out. With more blocks than k several times over, few are left to sort.
 
 **The nucleus (top_p) without a sort.** All tokens of weight at most *t* weigh at most *vocab x t* together; where that
-is no more than the rest that may be left out, they are out. As tails are seldom so heavy, a sharper cut is tried first
-and kept if what it leaves is enough: that leaves a few hundred candidates of a typical row, a few thousand of one that
-is nearly flat. A flat row leaves many, which are split at their mean, keeping the part that holds the border, until few
-enough are left to sort.
+is no more than the rest that may be left out, they are out. As tails are seldom so heavy, sharper cuts are tried first
+and the first kept that leaves enough: a few hundred candidates of a typical row, a few thousand of one that is nearly
+flat. Of 160 rows of SmolLM2 at temperature 1, a cut 16 times as sharp was enough for 83 %, 8 times for 99; as the time
+goes with the candidates, trying these takes little more than half of what one step from 16 to 1 does. A flat row leaves
+many, which are split at their mean, keeping the part that holds the border, until few enough are left to sort.
 
 Rows are taken one by one: a row of weights fits a core's own cache, and each array operation on it takes much longer
 than the call.
@@ -29,6 +30,7 @@ from ruvrun.engine.sampling.weights import ONE, Weights
 
 Ids = npt.NDArray[np.int64]
 
+_CUTS = (16, 8, 4, 1)
 _FEW = 4096  # so many are sorted sooner than they are split
 _BLOCKS_PER_WANTED = 4
 
@@ -81,29 +83,28 @@ def nucleus(weights: Weights, top_p: float) -> tuple[Ids, Weights]:
     """The fewest best weights that are at least ``top_p`` of all, at least one: their indices, ascending, and them."""
     total = int(weights.sum(dtype=np.int64))
     target = min(total, max(1, math.ceil(top_p * total)))
-    for sharper in (16, 1):
-        ids = np.flatnonzero(weights > (total - target) // weights.size * sharper)
-        kept = weights[ids]
+    for sharper in _CUTS:
+        ids: Ids = (weights > (total - target) // weights.size * sharper).nonzero()[0]
+        kept = weights.take(ids)
         if int(kept.sum(dtype=np.int64)) >= target:
-            break  # always with the second
+            break  # always with the last
     if target == total:
         return ids, kept
-    border, missing = _border(kept, target)
-    chosen = np.flatnonzero(kept >= border)
-    best = kept[chosen]
-    surplus = np.flatnonzero(best == border)[-(-missing // border) :]
-    if surplus.size:  # several of the border's weight: the higher ids are not needed
-        chosen = np.delete(chosen, surplus)
-        best = kept[chosen]
-    return ids[chosen], best
+    border, count = _border(kept, target)
+    chosen = (kept >= border).nonzero()[0]
+    if chosen.size > count:  # several of the border's weight: the higher ids are not needed
+        equal = (kept.take(chosen) == border).nonzero()[0]
+        chosen = np.delete(chosen, equal[count - chosen.size :])
+    return ids.take(chosen), kept.take(chosen)
 
 
 def _border(values: Weights, target: int) -> tuple[int, int]:
-    """The lowest value needed when the largest are added until ``target``, and how much those above it lack."""
+    """The lowest value needed when the largest are added until ``target``, and how many that takes."""
+    count = 1
     while values.size > _FEW:
         mean = int(values.sum(dtype=np.int64)) // values.size
         above = values > mean
-        upper = values[np.flatnonzero(above)]  # four times faster than indexing by the mask
+        upper = values.take(above.nonzero()[0])  # four times faster than indexing by the mask
         if not upper.size:
             break  # all are equal
         mass = int(upper.sum(dtype=np.int64))
@@ -111,9 +112,8 @@ def _border(values: Weights, target: int) -> tuple[int, int]:
             values = upper
         else:
             target -= mass
-            values = values[np.flatnonzero(~above)]
-    ordered = np.sort(values)
-    upto = ordered[::-1].cumsum(dtype=np.int64)
-    border = int(ordered[-1 - int(np.searchsorted(upto, target))])
-    better = ordered.size - int(np.searchsorted(ordered, border, side="right"))
-    return border, target - (int(upto[better - 1]) if better else 0)
+            count += upper.size
+            values = values.take((~above).nonzero()[0])
+    ordered = np.sort(values)[::-1]
+    at = int(ordered.cumsum(dtype=np.int64).searchsorted(target))
+    return int(ordered[at]), count + at

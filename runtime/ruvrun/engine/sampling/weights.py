@@ -23,19 +23,38 @@ ONE = 2**30
 _SCALE = np.float32(ONE)
 _WORD = 2**64
 _BLOCK = 256
+_FEW = 8192  # so many are summed up one by one sooner than in blocks
 
 Weights = npt.NDArray[np.int32]
 
 
-def weigh(row: npt.NDArray[np.float32], peak: np.float32, temperature: float) -> Weights:
-    """Integer weights ``[vocab]``: exp((logit - peak) / temperature) in units of 2^-30, rounded down."""
+class Room:
+    """Where the weights of ``vocab`` tokens are made. Row after row in one place, it stays in the core's own cache, and
+    the kernel need not find new pages for every row.
+    """
+
+    __slots__ = ("floats", "weights")
+
+    def __init__(self, vocab: int) -> None:
+        self.floats = np.empty(vocab, np.float32)
+        self.weights: Weights = np.empty(vocab, np.int32)
+
+
+def weigh(row: npt.NDArray[np.float32], peak: np.float32, temperature: float, room: Room | None = None) -> Weights:
+    """Integer weights ``[vocab]``: exp((logit - peak) / temperature) in units of 2^-30, rounded down.
+
+    They are the room's, until it is used again.
+    """
+    room = room or Room(row.size)
+    scaled = room.floats
     with np.errstate(over="ignore", under="ignore"):  # far below the best, at a low temperature: weight 0
-        scaled = row - peak
+        np.subtract(row, peak, out=scaled)
         if temperature != 1:
             scaled *= np.float32(1 / temperature)
         np.exp(scaled, out=scaled)
         scaled *= _SCALE
-    return scaled.astype(np.int32)
+    np.copyto(room.weights, scaled, casting="unsafe")
+    return room.weights
 
 
 def draw(seed: int, position: int) -> int:
@@ -54,13 +73,13 @@ def philox(left: int, right: int, key: int) -> tuple[int, int]:
 
 def choose(weights: Weights, bits: int) -> int:
     """The index at ``bits / 2^64`` of the way through the weights."""
-    if weights.size <= 2 * _BLOCK:
+    if weights.size <= _FEW:
         upto = weights.cumsum(dtype=np.int64)
-        return int(np.searchsorted(upto, int(upto[-1]) * bits // _WORD, side="right"))
+        return int(upto.searchsorted(int(upto[-1]) * bits // _WORD, side="right"))
     # The same in two steps, first the block and then the place in it: half the work of one long cumulative sum.
     upto = np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK), dtype=np.int64).cumsum()
     point = int(upto[-1]) * bits // _WORD
-    block = int(np.searchsorted(upto, point, side="right"))
+    block = int(upto.searchsorted(point, side="right"))
     before = int(upto[block - 1]) if block else 0
     inside = weights[block * _BLOCK : (block + 1) * _BLOCK].cumsum(dtype=np.int64)
-    return block * _BLOCK + int(np.searchsorted(inside, point - before, side="right"))
+    return block * _BLOCK + int(inside.searchsorted(point - before, side="right"))
