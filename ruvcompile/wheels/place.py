@@ -52,6 +52,8 @@ def check_wheels(options: Options, targets: Mapping[str, Target], progress: Prog
         raise UsageError("wheels-local", what, hint="leave it out, or name other machines with --nodes or --fleet")
     with progress.step("wheels"):
         for target in (targets[name] for name in sorted(away)):
+            if lacking := [python for python in target.pythons if python not in options.wheels]:
+                progress.note(f"no wheels for Python {', '.join(lacking)}, which systems of {target.name} have")
             sure = target if len(target.backends) == 1 else target.among(())
             for kind in kinds(target, options.wheels):
                 shelf.wheels(requirements(sure, head=False), kind)

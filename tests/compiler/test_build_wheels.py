@@ -9,8 +9,11 @@ import pytest
 
 import ruvrun
 from ruvcompile.errors import UnreachableError, UsageError
+from ruvcompile.progress import Silent
+from ruvcompile.targets import fleet_targets
+from ruvcompile.wheels import check_wheels, shelf_of
 from ruvrun.bundle import load_spec
-from tests.compiler.builds import build, check_whole, snapshot
+from tests.compiler.builds import build, check_whole, options, snapshot
 from tests.compiler.test_build_targets import rates
 from tests.models import write_tiny_gguf
 from tests.wheelhouse import only_from, wheelhouse, without_network
@@ -51,6 +54,17 @@ def test_a_bundle_has_all_that_is_installed_from_it(built: Path) -> None:
         wanted = (built / "bundles" / node / "node" / "requirements.txt").read_text().splitlines()
         assert f"ruvrun[onnxruntime]=={ruvrun.__version__}" in wanted
         assert (f"ruvrun[head]=={ruvrun.__version__}" in wanted) is (node == NODES[0])
+
+
+def test_a_python_of_its_systems_that_was_left_out_is_told(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Silent, "note", lambda _, text: told.append(text))
+    only_from(monkeypatch, wheelhouse(tmp_path / "house", pythons=("312", "313")))
+    asked = options(model, tmp_path / "dist", target="pi5", nodes="2", wheels="3.12,3.13")
+    check_wheels(asked, fleet_targets(asked), Silent(), shelf_of(asked))
+    assert told == ["no wheels for Python 3.11, which systems of pi5 have"]
 
 
 def test_only_the_head_has_what_only_the_head_needs(built: Path) -> None:
