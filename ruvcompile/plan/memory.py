@@ -8,8 +8,8 @@
 * activations: of a decoder, those of the largest step, a chunk of a prompt, and the logits of a step's rows with what
   sampling makes of them; of any other graph, the most that is alive at a time. A back end takes its memory in pieces
   that double, and gives none back: ``ARENA`` times as much;
-* the process itself with its back end: as measured (``Overhead.runtime_bytes``), else ``RUNTIME_BYTES``; and what
-  serving adds to it (``SERVING_BYTES``).
+* the process itself with its back end: as measured (``Overhead.runtime_bytes``), else ``runtime_bytes``; and what
+  serving adds to it (``serving_bytes``, both of ``ruvrun.executors.backends``).
 
 All of this differs from back end to back end. The partition adds up what items need; what is alive at a time is no
 sum, so every stage is given what the largest step of the whole model needs.

@@ -22,7 +22,6 @@ from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.nodes import Member
 from ruvrun.costs import Overhead, UnitCost
 from ruvrun.executors.backends import BACK_ENDS
-from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES
 
 TOLD, MEASURED, ASSUMED = "fleet", "measured", "assumed"
 
@@ -115,7 +114,8 @@ class Prices:
 
     def runtime_bytes(self, member: Member) -> int:
         """What a stage's process takes without its weights."""
-        return (self.overhead(member, member.beside).runtime_bytes or RUNTIME_BYTES) + SERVING_BYTES
+        own = BACK_ENDS[member.target.backend]
+        return (self.overhead(member, member.beside).runtime_bytes or own.runtime_bytes) + own.serving_bytes
 
     def hop(self, sender: Member, receiver: Member) -> Hop:
         """The way from one process to another: as the fleet file says, else as measured, else assumed.

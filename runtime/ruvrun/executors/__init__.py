@@ -140,12 +140,15 @@ def load_executor(
 
 
 def back_end(spec: StageSpec) -> Any:
-    """The module of a stage's back end, imported, which loading the stage does anyway.
+    """The module of a stage's back end, with all that it takes before any stage, which loading one does anyway.
 
     Raises:
         InputError: it is unknown, or not installed here.
     """
-    return _module(spec.backend)
+    module = _module(spec.backend)
+    if start := getattr(module, "start", None):
+        start(spec)
+    return module
 
 
 def _module(backend: str) -> Any:

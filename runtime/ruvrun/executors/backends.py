@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ruvrun.manifest import KvType
+from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES, KvType
 
 KV_TYPES: Mapping[str, KvType] = {"f32": "float32", "f16": "float16", "u8": "uint8"}
 """Types of keys and values: their names in options and in OpenVINO, and in a manifest, which are NumPy's."""
 
 CPU, GPU, NPU = "CPU", "GPU", "NPU"
+
+_BARE, _SERVING = 94 << 20, 6 << 20
+"""Of a process with OpenVINO's library for a device, measured with SmolLM2 in one and two stages, as for ONNX Runtime.
+Most that serving adds there has been taken here when anything was compiled.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class BackEnd:
         package: what it is installed with, an extra of ``ruvrun``.
         kv_types: the types that keys and values may have, by the precision of the numbers it computes with.
         device: OpenVINO's name of what its stages are for; empty for other back ends.
+        runtime_bytes: what a stage's process takes with nothing loaded, where that was not measured.
+        serving_bytes: what serving adds to it, measured or not.
         copies: whether each of its decoders is a ``CopyingExecutor``, and computes a prompt alike however divided.
     """
 
@@ -36,6 +43,8 @@ class BackEnd:
     package: str
     kv_types: Mapping[str, tuple[str, ...]]
     device: str = ""
+    runtime_bytes: int = RUNTIME_BYTES
+    serving_bytes: int = SERVING_BYTES
     copies: bool = False
 
     @property
@@ -55,12 +64,26 @@ BACK_ENDS: Mapping[str, BackEnd] = {
         {"f32": ("f32", "f16", "u8"), "bf16": ("u8",)},  # its attention with numbers of 16 bits has no others of ours
         CPU,
         copies=True,
+        runtime_bytes=_BARE,
+        serving_bytes=_SERVING,
     ),
     "openvino-gpu": BackEnd(
-        "OpenVINO on a GPU", "ruvrun.executors.openvino.gpu", "openvino", {"f32": ("f16", "f32")}, GPU
+        "OpenVINO on a GPU",
+        "ruvrun.executors.openvino.gpu",
+        "openvino",
+        {"f32": ("f16", "f32")},
+        GPU,
+        runtime_bytes=_BARE,
+        serving_bytes=_SERVING,
     ),
     "openvino-npu": BackEnd(
-        "OpenVINO on an NPU", "ruvrun.executors.openvino.npu", "openvino", {"f32": ("f16", "f32")}, NPU
+        "OpenVINO on an NPU",
+        "ruvrun.executors.openvino.npu",
+        "openvino",
+        {"f32": ("f16", "f32")},
+        NPU,
+        runtime_bytes=_BARE,
+        serving_bytes=_SERVING,
     ),
     "reference": BackEnd("the reference", "ruvrun.executors.reference", "reference", {"f32": ("f32",)}, copies=True),
 }

@@ -37,8 +37,8 @@ MOST_NODES = 5000
 NOISY = 0.2
 """A spread above this is told."""
 
-MOST_PACKED = 2.0
-"""Bytes in memory for a byte of a weight, at most: itself, and once more as the kernels want it."""
+MOST_PACKED = 2.5
+"""Bytes in memory for a byte of a weight, at most: itself, once more as kernels want it, and the graph around it."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ruvrun.executors.backends import CPU, KV_TYPES
 from ruvrun.executors.openvino.compiled import Shelf
 from ruvrun.executors.openvino.cpu.attention import put_back
 from ruvrun.executors.openvino.cpu.paged import PagedDecoder, is_cache
-from ruvrun.executors.openvino.devices import about_kept, described, kept_refused, require
+from ruvrun.executors.openvino.devices import about_kept, described, kept_refused, require, start
 from ruvrun.executors.openvino.graph import OpenVinoGraph
 from ruvrun.executors.openvino.intermediate import loading, map_stage
 from ruvrun.executors.pages import use_huge_pages
@@ -98,4 +98,4 @@ def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[s
     }
 
 
-__all__ = ["OPTIONS", "load_decoder", "load_graph", "open_decoder"]
+__all__ = ["OPTIONS", "load_decoder", "load_graph", "open_decoder", "start"]

@@ -9,7 +9,7 @@ import openvino as ov
 
 from ruvrun.bundle import StageSpec
 from ruvrun.executors.openvino.compiled import Shelf
-from ruvrun.executors.openvino.devices import compile_stage, described, require, settings
+from ruvrun.executors.openvino.devices import compile_stage, described, require, settings, start
 from ruvrun.executors.openvino.gpu.lanes import LaneDecoder
 from ruvrun.executors.openvino.graph import OpenVinoGraph
 from ruvrun.executors.openvino.intermediate import loading, map_stage
@@ -54,4 +54,4 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool 
     return OpenVinoGraph(shelf.take(compiled), shelf)
 
 
-__all__ = ["load_decoder", "load_graph", "open_decoder"]
+__all__ = ["load_decoder", "load_graph", "open_decoder", "start"]

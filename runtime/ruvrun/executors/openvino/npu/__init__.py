@@ -14,7 +14,7 @@ import openvino as ov
 
 from ruvrun.bundle import StageSpec
 from ruvrun.executors.openvino.compiled import Shelf
-from ruvrun.executors.openvino.devices import compile_stage, described, require, settings
+from ruvrun.executors.openvino.devices import compile_stage, described, require, settings, start
 from ruvrun.executors.openvino.intermediate import loading, map_stage
 from ruvrun.executors.openvino.npu.packed import PackedDecoder
 from ruvrun.executors.openvino.npu.shaped import load_graph
@@ -51,4 +51,4 @@ def open_decoder(
     return PackedDecoder(compiled, spec, shelf, context=context, slots=slots)
 
 
-__all__ = ["load_decoder", "load_graph", "open_decoder"]
+__all__ = ["load_decoder", "load_graph", "open_decoder", "start"]
