@@ -31,6 +31,7 @@ from ruvcompile.targets import load_target
 from ruvrun.costs import COSTS, CostTable, Point, dump_costs, load_costs, merge
 from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.manifest import RUNTIME_BYTES, SCALE_BYTES, SERVING_BYTES
+from ruvrun.manifest.blocks import BLOCK
 from tests.compiler.builds import build, check_whole, options, plan, snapshot
 from tests.compiler.planned import fleet, node, plan_of, table
 from tests.decoders import tiny_program
@@ -182,7 +183,7 @@ def test_memory_is_told_by_back_end(program) -> None:
             streams=2,
         ).figures["stages"]
         sizes[backend, kind] = stage["kv_bytes"], stage["predicted_rss_bytes"] - stage["kv_bytes"]
-    in_blocks = BACK_ENDS["openvino"].block * (2 * 2 + 1)
+    in_blocks = BLOCK * (2 * 2 + 1)
     assert sizes["onnxruntime", "f32"][0] == width * decoder.head_size * 4 * 33 * 2
     assert sizes["openvino", "f32"][0] == width * decoder.head_size * 4 * in_blocks
     assert sizes["openvino", "f16"][0] == width * decoder.head_size * 2 * in_blocks

@@ -24,9 +24,11 @@ import numpy as np
 from ruvrun import frames
 from ruvrun.costs import Overhead
 from ruvrun.elements import Value
+from ruvrun.engine.blocks import MARGIN
 from ruvrun.errors import MachineError
 from ruvrun.frames import Step
 from ruvrun.manifest import LOCAL, Space
+from ruvrun.manifest.blocks import BLOCK
 from ruvrun.placement import LOOPBACK
 from ruvrun.profile.alone import Alone
 from ruvrun.profile.clocked import Count
@@ -79,7 +81,7 @@ def measure_overhead(
     if decoder:
         longest = prompt_tokens(program.context) + tokens(ROWS[-1], ROUNDS)
         rounds = max(1, ROUNDS - max(0, longest - program.context))
-        space = Space(context=min(longest, program.context), streams=ROWS[-1])
+        space = _room_for(ROWS[-1], min(longest, program.context))
     seen: list[Rounds] = []
     with stage_ring(alone, conditions, space) as (ring, counts):
         for number in range(REPEATS):
@@ -99,6 +101,12 @@ def measure_overhead(
         source=0,
     )
     return row, count
+
+
+def _room_for(rows: int, context: int) -> Space:
+    """Space for so many sequences at once: where all share a pool, one is let in only while there is more than that."""
+    more = MARGIN * (rows - 1)
+    return Space(context=context, streams=rows + -(-more // -(-context // BLOCK)))
 
 
 def fit(seen: Sequence[Rounds], count: Count, carried_ms: float = 0.0) -> dict[str, float]:

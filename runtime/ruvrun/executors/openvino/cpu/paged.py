@@ -17,9 +17,9 @@ filled in place, and the request is told of tensors only when they are others th
 table is as long as the context needs, whether it has all of these blocks yet or not: those that it has not are the last
 one of the pool, which nobody reads. So the table changes only with the slots, and where a block was granted.
 
-Prompts that begin alike share full blocks, and nothing is copied (``ruvrun.engine.blocks``). Only in a pipeline that has
-slots, because another stage of it is on ONNX Runtime, they are copied: 1,024 positions of SmolLM2 in eight bits in 0.2 %
-of the time that computing them takes, in 1 % where the memory is written for the first time.
+Prompts that begin alike share full blocks, and nothing is copied (``ruvrun.engine.blocks``). Only in a pipeline that
+has slots, because another stage of it is on ONNX Runtime, they are copied: 1,024 positions of SmolLM2 in eight bits in
+0.2 % of the time that computing them takes, in 1 % where the memory is written for the first time.
 
 Company must not change a result, and one of OpenVINO's kernels does not care: a product of four-bit weights with a
 single row of activations that are not quantised adds up in another order than one with several. So the first thing
