@@ -17,7 +17,7 @@ from ruvcompile.configuration import not_in_this_version, read_configuration, un
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.fleet import Fleet, FleetNode, Link, load_fleet, make_fleet
 from ruvcompile.spelled import listed, pythons, shapes
-from ruvrun.executors.backends import KV_TYPES, PRECISIONS
+from ruvrun.backends import KV_TYPES, PRECISIONS
 
 FILE = "ruvcompile.toml"
 KEYS_DIR = "fleet.keys"

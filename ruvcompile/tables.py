@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ruvcompile.quantities import show_bytes
+from ruvrun.backends import BACK_ENDS
 from ruvrun.bundle import BUNDLES
 from ruvrun.costs import costs_text
-from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.manifest import MANIFEST, NODES
 
 WIDTH = 96

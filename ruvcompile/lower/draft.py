@@ -15,8 +15,8 @@ import onnx_ir as ir
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.program import Piece, Program
+from ruvrun.backends import KV_TYPES
 from ruvrun.bundle import File, StageSpec, State
-from ruvrun.executors.backends import KV_TYPES
 from ruvrun.manifest import KvType, Tensor
 from ruvrun.profile.sheet import Sheet
 

@@ -26,8 +26,8 @@ from ruvcompile.passes.extract import extract
 from ruvcompile.passes.infer import Type
 from ruvcompile.passes.scope import reads
 from ruvcompile.program import Piece, Program
+from ruvrun.backends import package_of
 from ruvrun.bundle import BUNDLE, StageSpec
-from ruvrun.executors.backends import package_of
 from ruvrun.manifest import PROTOCOL, KeyValue, KvType, dump_toml
 from ruvrun.profile.sheet import UNITS
 

@@ -15,8 +15,8 @@ from ruvcompile.measure import held
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvcompile.targets import Target
+from ruvrun.backends import BACK_ENDS, package_of
 from ruvrun.costs import CostTable
-from ruvrun.executors.backends import BACK_ENDS, package_of
 
 
 def given(

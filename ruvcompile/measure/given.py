@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 from ruvcompile.errors import InputError, did_you_mean
+from ruvrun.backends import BACK_ENDS
 from ruvrun.costs import CostTable, load_costs, merge
-from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.profile.places import MORE_ROWS
 
 _LABELS = 4

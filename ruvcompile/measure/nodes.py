@@ -19,9 +19,9 @@ from ruvcompile.passes.pieces import pieces
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Piece, Program
 from ruvcompile.samples.written import write_inputs
+from ruvrun.backends import BACK_ENDS
 from ruvrun.costs import CostTable, merge
 from ruvrun.executors import Array
-from ruvrun.executors.backends import BACK_ENDS
 
 _NAMED = 4
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from ruvcompile.errors import MachineError, RuvError
 from ruvcompile.fleet import HOST
 from ruvcompile.measure.terms import Terms
+from ruvrun.backends import CPU
 from ruvrun.costs import CostTable, load_costs
 from ruvrun.errors import how_it_ended, parse_error
-from ruvrun.executors.backends import CPU
 from ruvrun.executors.openvino.forms import VARIABLE
 
 _STEP = re.compile(r"[a-z]+ \d+/\d+")

@@ -9,7 +9,7 @@
   sampling makes of them; of any other graph, the most that is alive at a time. A back end takes its memory in pieces
   that double, and gives none back: ``ARENA`` times as much;
 * the process itself with its back end: as measured (``Overhead.runtime_bytes``), else ``runtime_bytes``; and what
-  serving adds to it (``serving_bytes``, both of ``ruvrun.executors.backends``).
+  serving adds to it (``serving_bytes``, both of ``ruvrun.backends``).
 
 All of this differs from back end to back end. The partition adds up what items need; what is alive at a time is no
 sum, so every stage is given what the largest step of the whole model needs.
@@ -29,8 +29,8 @@ from ruvcompile.passes.scope import reads
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.nodes import Member, Scene
+from ruvrun.backends import KV_TYPES
 from ruvrun.costs import UnitCost
-from ruvrun.executors.backends import KV_TYPES
 from ruvrun.manifest import PACKED, KeyValue
 from ruvrun.manifest.blocks import positions
 

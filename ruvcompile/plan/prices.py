@@ -20,8 +20,8 @@ from ruvcompile.fleet import LOOPBACK, NETWORK
 from ruvcompile.partition.task import Hop
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.nodes import Member
+from ruvrun.backends import BACK_ENDS
 from ruvrun.costs import Overhead, UnitCost
-from ruvrun.executors.backends import BACK_ENDS
 
 TOLD, MEASURED, ASSUMED = "fleet", "measured", "assumed"
 

@@ -18,8 +18,8 @@ import msgspec
 from ruvcompile.measure.staged import Reality
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Plan
+from ruvrun.backends import CPU, device_for
 from ruvrun.costs import CostTable, StageCost, merge, stage_key
-from ruvrun.executors.backends import CPU, device_for
 from ruvrun.machine import has_cpu_quota
 from ruvrun.profile.provenance import provenance
 

@@ -12,7 +12,7 @@ from ruvcompile.errors import RuvError, UsageError, raise_all
 from ruvcompile.options import Options
 from ruvcompile.targets.data import load_target
 from ruvcompile.targets.nouns import Target
-from ruvrun.executors.backends import BACK_ENDS
+from ruvrun.backends import BACK_ENDS
 
 
 def fleet_targets(options: Options) -> dict[str, Target]:

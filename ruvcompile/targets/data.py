@@ -17,7 +17,7 @@ from ruvcompile.configuration import read_configuration
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.targets.nouns import FILE, HERE, Target, data_root
 from ruvcompile.targets.values import read_accelerator, read_fields, read_figures
-from ruvrun.executors.backends import BACK_ENDS, KV_TYPES
+from ruvrun.backends import BACK_ENDS, KV_TYPES
 
 _PYTHON, _GLIBC = re.compile(r"3\.\d+"), re.compile(r"2\.\d+")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ruvrun.executors.backends import BACK_ENDS
+from ruvrun.backends import BACK_ENDS
 
 FILE = "target.toml"
 SHARED = "_shared"

@@ -28,8 +28,8 @@ from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.tables import plan_text
 from ruvcompile.targets import load_target
+from ruvrun.backends import BACK_ENDS
 from ruvrun.costs import COSTS, CostTable, Point, dump_costs, load_costs, merge
-from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.manifest import RUNTIME_BYTES, SCALE_BYTES, SERVING_BYTES
 from ruvrun.manifest.blocks import BLOCK
 from tests.compiler.builds import build, check_whole, options, plan, snapshot

@@ -24,8 +24,8 @@ from ruvcompile.progress import Silent
 from ruvcompile.render import render_node
 from ruvcompile.targets import load_target
 from ruvcompile.verify.staged import same_tokens
+from ruvrun.backends import BACK_ENDS
 from ruvrun.bundle import load_spec
-from ruvrun.executors.backends import BACK_ENDS
 from ruvrun.executors.openvino.forms import DEVICE, VARIABLE
 from tests.compiler.test_render import FACTS
 from tests.decoders import tiny_program

@@ -30,7 +30,7 @@ from ruvcompile.targets import (
     target_names,
 )
 from ruvcompile.whole_targets import check_targets
-from ruvrun.executors.backends import BACK_ENDS
+from ruvrun.backends import BACK_ENDS
 from tests.compiler.test_render import FACTS
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ruvrun import machine
+from ruvrun.backends import BACK_ENDS, package_of
 from ruvrun.bundle import requires
 from ruvrun.doctor.finding import Finding
-from ruvrun.executors.backends import BACK_ENDS, package_of
 from ruvrun.placement import Placement
 from ruvrun.session import too_old
 

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 
 from ruvrun import machine
+from ruvrun.backends import device_for
 from ruvrun.bundle import BUNDLE, load_spec, verify_bundle, verify_head
 from ruvrun.doctor.finding import Finding
 from ruvrun.errors import RuvError
-from ruvrun.executors.backends import device_for
 from ruvrun.executors.openvino.forms import VARIABLE
 from ruvrun.placement import Placement
 

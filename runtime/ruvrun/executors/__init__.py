@@ -8,7 +8,7 @@ There are two kinds of stage and so two protocols: a ``DecoderExecutor`` takes p
 all sequences of the step) and keeps state by slot; a ``GraphExecutor`` maps named tensors to named tensors
 and keeps nothing.
 
-Back ends are imported on demand; which there are, and what holds of each, stands in ``backends``.
+Back ends are imported on demand; which there are, and what holds of each, stands in ``ruvrun.backends``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from ruvrun.backends import BACK_ENDS, package_of
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
-from ruvrun.executors.backends import BACK_ENDS, package_of
 from ruvrun.frames import Array
 from ruvrun.manifest.blocks import Pool
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ruvrun.backends import CPU
 from ruvrun.bundle import StageSpec
-from ruvrun.executors.backends import CPU
 from ruvrun.executors.openvino.forms import device_of
 from ruvrun.machine import has_cpu_quota
 

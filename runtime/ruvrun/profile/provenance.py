@@ -7,8 +7,8 @@ import platform
 from importlib import metadata
 
 from ruvrun import machine
+from ruvrun.backends import package_of
 from ruvrun.costs import Provenance
-from ruvrun.executors.backends import package_of
 from ruvrun.executors.openvino.forms import moved_to
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from ruvrun.backends import device_for
 from ruvrun.bundle import StageSpec
 from ruvrun.executors import DecoderExecutor, back_end
-from ruvrun.executors.backends import device_for
 from ruvrun.executors.pages import use_huge_pages
 from ruvrun.profile.places import Ground
 from ruvrun.profile.trace import Kernel, read_trace

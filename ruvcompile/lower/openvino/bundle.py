@@ -28,7 +28,7 @@ from ruvcompile.lower.projections import stack_alike
 from ruvcompile.lower.rows import gather_rows
 from ruvcompile.lower.sheet import sheet_of
 from ruvcompile.passes.pieces import unit_of
-from ruvrun.executors.backends import BACK_ENDS, KV_TYPES
+from ruvrun.backends import BACK_ENDS, KV_TYPES
 from ruvrun.executors.openvino.cpu.attention import make_paged, take_out
 from ruvrun.executors.openvino.devices import release
 from ruvrun.executors.openvino.ports import EMBEDDED

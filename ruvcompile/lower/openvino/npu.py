@@ -24,8 +24,8 @@ from ruvcompile.lower.draft import Draft, Written
 from ruvcompile.lower.openvino.bundle import Form, write_form
 from ruvcompile.lower.openvino.masks import masked
 from ruvcompile.lower.openvino.states import without_checks
+from ruvrun.backends import KV_TYPES
 from ruvrun.errors import IntegrityError
-from ruvrun.executors.backends import KV_TYPES
 from ruvrun.executors.openvino.devices import release
 from ruvrun.executors.openvino.npu.static import Sizes, make_static
 

@@ -31,10 +31,10 @@ from typing import Any
 import msgspec
 import openvino as ov
 
+from ruvrun.backends import CPU
 from ruvrun.bundle import COMPILED, NODE, StageSpec, file_sha256
 from ruvrun.elements import Array
 from ruvrun.errors import InputError, MachineError
-from ruvrun.executors.backends import CPU
 from ruvrun.executors.openvino.devices import Device
 from ruvrun.executors.pages import mapped
 from ruvrun.machine import cpu_features, cpu_name, memory_available

@@ -13,9 +13,9 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
+from ruvrun.backends import CPU, GPU, NPU, device_for
 from ruvrun.bundle import StageSpec
 from ruvrun.errors import FitError, InputError, MachineError, did_you_mean
-from ruvrun.executors.backends import CPU, GPU, NPU, device_for
 from ruvrun.executors.openvino.forms import DEVICE, VARIABLE, device_of
 from ruvrun.executors.openvino.opencl import driver_versions
 from ruvrun.session import too_old

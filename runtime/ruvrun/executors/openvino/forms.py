@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from ruvrun.backends import CPU, device_for
 from ruvrun.bundle import StageSpec
-from ruvrun.executors.backends import CPU, device_for
 
 VARIABLE = "RUVRUN_DEVICE"
 """The environment variable that moves stages for a GPU or an NPU to another device."""

@@ -20,9 +20,9 @@ from typing import Any
 
 import openvino as ov
 
+from ruvrun.backends import CPU, KV_TYPES
 from ruvrun.bundle import StageSpec
 from ruvrun.errors import InputError, did_you_mean
-from ruvrun.executors.backends import CPU, KV_TYPES
 from ruvrun.executors.openvino.compiled import Shelf
 from ruvrun.executors.openvino.cpu.attention import put_back
 from ruvrun.executors.openvino.cpu.paged import PagedDecoder, is_cache

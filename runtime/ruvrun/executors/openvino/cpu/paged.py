@@ -38,10 +38,10 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from ruvrun.backends import KV_TYPES
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import Array
 from ruvrun.executors import Span
-from ruvrun.executors.backends import KV_TYPES
 from ruvrun.executors.openvino.kernels import Ran, kernels
 from ruvrun.executors.openvino.ports import EMBEDDED, IDS, LOGITS, POSITIONS, ROWS
 from ruvrun.executors.pages import zeroed
