@@ -20,7 +20,7 @@ from ruvcompile.errors import MachineError
 
 NAME = "ruvrun"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: ruvcompile\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_KEPT = ("METADATA", "entry_points.txt")
+_KEPT = ("METADATA", "entry_points.txt", "licenses/LICENSE")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import subprocess
 import sys
@@ -151,6 +152,22 @@ def test_the_wheel_of_ruvrun_is_what_runs_here(tmp_path: Path) -> None:
     )
     assert said.stdout.split()[0].endswith("t/ruvrun/__init__.py")
     assert said.stdout.split()[1] == ruvrun.__version__
+
+
+def test_it_has_what_a_builder_puts_into_one(tmp_path: Path) -> None:
+    program = (
+        "import sys; from hatchling.builders.wheel import WheelBuilder;"
+        "print(next(WheelBuilder(sys.argv[1]).build(directory=sys.argv[2], versions=['standard'])))"
+    )
+    line = [sys.executable, "-c", program, str(Path(ruvrun.__file__).parents[1]), str(tmp_path)]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    name, data = own_wheel()
+    with zipfile.ZipFile(done.stdout.strip().splitlines()[-1]) as built, zipfile.ZipFile(io.BytesIO(data)) as own:
+        theirs = set(built.namelist())
+        assert set(own.namelist()) == theirs
+        same = [each for each in theirs if "dist-info" not in each or each.endswith("entry_points.txt")]
+        assert all(own.read(each).strip() == built.read(each).strip() for each in same)
+        assert Path(built.filename or "").name == name
 
 
 # pip, as it is
