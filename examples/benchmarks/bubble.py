@@ -83,7 +83,7 @@ class Watched(Engine):
         return tokens
 
     def _look(self) -> None:
-        holds = self.in_flight < self.window and any(not each.due for each in self._running.values())
+        holds = len(self._flights) < self.window and any(not each.due for each in self._roster.running.values())
         now = time.monotonic()
         if holds and self._since is None:
             self._since = now

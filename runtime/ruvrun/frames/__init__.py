@@ -43,7 +43,7 @@ _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Block = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
-class SeqStep(msgspec.Struct, frozen=True, array_like=True):
+class SeqStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One sequence's part of a step: ``count`` tokens from ``position`` on, in key/value ``slot``.
 
     ``rows`` is 1 where the last stage shall sample after the last of these tokens, else 0. ``blocks`` are those that it
@@ -105,7 +105,7 @@ class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
     id: int
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
+class Step(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="step"):
     """One pass through the ring. Tensors follow: ``input_ids`` to stage 0, the cut tensors after that."""
 
     epoch: int
@@ -120,7 +120,7 @@ class Scores(msgspec.Struct, frozen=True, array_like=True):
     top: tuple[tuple[_TokenId, float], ...] = ()
 
 
-class Sampled(msgspec.Struct, frozen=True, array_like=True, tag="sampled"):
+class Sampled(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="sampled"):
     """What a step returns to the head: for each sequence with ``rows``, its accepted token ids; and for those that
     want them, in the same order, the log-probabilities of each of these.
     """

@@ -160,11 +160,7 @@ class Worker:
         if spec.kind != "decoder":
             raise self._misplaced(message)
         executor = self._decoder
-        opened = self._check_spans(message, executor)
-        spans, tokens = [], 0
-        for seq in message.seqs:
-            spans.append(Span(seq.slot, seq.position, seq.count, seq.rows))
-            tokens += seq.count
+        opened, spans, tokens = self._check_spans(message, executor)
         _check_packed(spec.inputs, tensors, tokens)
         outputs = executor.step(spans, tensors)
         ids: list[int] = []
@@ -246,31 +242,34 @@ class Worker:
             forward[name] = array
         return forward
 
-    def _check_spans(self, message: frames.Step, executor: DecoderExecutor) -> list[_Opened]:
-        """The open sequences of a step, in its order; a step that cannot be right is a fault."""
-        opened = []
-        last_slot = -1
+    def _check_spans(self, message: frames.Step, executor: DecoderExecutor) -> tuple[list[_Opened], list[Span], int]:
+        """The open sequences of a step and their spans, in its order, and how many tokens it has; a step that cannot be
+        right is a fault.
+        """
+        opened, spans, tokens = [], [], 0
+        slots, context, last_slot = executor.slots, executor.context, -1
         for seq in message.seqs:
             state = self._open.get(seq.id)
             if state is None:
                 raise fault(f"step {message.step} is for sequence {seq.id}, which is not open")
-            slots, room = executor.slots, executor.context
+            slot, position, count, room = seq.slot, seq.position, seq.count, context
             if state.blocks:
                 if seq.blocks:
-                    self.granted.add(state.blocks, seq.slot, seq.blocks)
+                    self.granted.add(state.blocks, slot, seq.blocks)
                 slots, room = self.granted.sequences, min(room, self.granted.room(state.blocks))
             elif seq.blocks:
                 raise fault(f"sequence {seq.id} is given blocks, and has a slot: {seq}")
-            fits = 0 <= seq.position <= state.reached and seq.count >= 1 and 0 <= seq.rows <= 1
-            if not fits or seq.position + seq.count > room:
+            if not (0 <= position <= state.reached and count >= 1 and 0 <= seq.rows <= 1 and position + count <= room):
                 raise fault(f"sequence {seq.id} is at position {state.reached} of {room}; this is {seq}")
-            if not last_slot < seq.slot < slots or state.slot not in (None, seq.slot):
+            if not last_slot < slot < slots or state.slot not in (None, slot):
                 raise fault(f"sequence {seq.id} is in slot {state.slot} of {slots}; this is {seq}")
-            last_slot = seq.slot
+            last_slot = slot
             opened.append(state)
+            spans.append(Span(slot, position, count, seq.rows))
+            tokens += count
         if not opened:
             raise fault(f"step {message.step} is empty")
-        return opened
+        return opened, spans, tokens
 
 
 def _check_packed(wanted: list[Tensor], tensors: Tensors, tokens: int) -> None:

@@ -110,11 +110,14 @@ def pick(logits: npt.NDArray[np.float32], samplers: Sequence[Sampler], positions
     tokens: list[int] = logits.argmax(axis=1).tolist()
     room: Room | None = None
     for at, (sampler, position) in enumerate(zip(samplers, positions, strict=True)):
-        row, token = logits[at], tokens[at]
-        if not math.isfinite(row[token]):  # argmax returns a NaN if there is one
+        token = tokens[at]
+        if not math.isfinite(logits.item(at, token)):  # argmax returns a NaN if there is one
             raise IntegrityError(
                 "logits-not-finite", "the last stage computed logits that are not numbers", hint="verify the build"
             )
+        if sampler.greedy and not sampler.shapes:
+            continue
+        row = logits[at]
         if sampler.shapes:
             row = sampler.shape(row, position)
             token = int(row.argmax())
