@@ -15,11 +15,15 @@ _WEIGHTED = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "BatchNormalization": 1}
 """Operators whose input of this number has to be a weight."""
 
 
-def refusals(model: ir.Model, units: Sequence[Unit], types: Mapping[str, Type], accelerator: Accelerator) -> list[str]:
-    """For each unit of a frozen ``model`` why the accelerator does not take it; empty where it could."""
+def refusals(model: ir.Model, units: Sequence[Unit], sizes: Mapping[str, Type], accelerator: Accelerator) -> list[str]:
+    """For each unit of a frozen ``model`` why the accelerator does not take it; empty where it could.
+
+    Args:
+        sizes: the types of values, of those whose sizes follow from the inputs'.
+    """
     nodes = {str(node.name): node for node in model.graph}
     return [
-        next((why for name in unit.nodes if (why := _refusal(nodes[name], types, accelerator))), "") for unit in units
+        next((why for name in unit.nodes if (why := _refusal(nodes[name], sizes, accelerator))), "") for unit in units
     ]
 
 
@@ -29,10 +33,10 @@ def worth(model: ir.Model, unit: Unit, accelerator: Accelerator) -> bool:
     return any(node.name in names and node.op_type in accelerator.worth for node in model.graph)
 
 
-def _refusal(node: ir.Node, types: Mapping[str, Type], accelerator: Accelerator) -> str:
+def _refusal(node: ir.Node, sizes: Mapping[str, Type], accelerator: Accelerator) -> str:
     if node.domain not in ("", "ai.onnx") or node.op_type not in accelerator.operators:
-        kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        return f"{kind} is not among its operators"
+        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        return f"{name} is not among its operators"
     if next(bodies(node), None) is not None:
         return f"{node.op_type} has a body"
     place = _WEIGHTED.get(node.op_type)
@@ -41,10 +45,11 @@ def _refusal(node: ir.Node, types: Mapping[str, Type], accelerator: Accelerator)
     for value in (*reads(node), *node.outputs):
         if is_weight(value) or not value.name:
             continue
-        kind_of = types.get(value.name)
-        if kind_of is None or kind_of.dtype != ir.DataType.FLOAT:
-            what = "unknown type" if kind_of is None else f"type {kind_of.dtype.name.lower()}"
-            return f"{node.op_type} has a tensor of {what}, and it computes with floats of 32 bits, quantised"
+        kind = sizes.get(value.name)
+        if kind is None:
+            return f"{node.op_type} has a tensor whose size does not follow from the sizes of the inputs"
+        if kind.dtype != ir.DataType.FLOAT:
+            return f"{node.op_type} has a tensor of {kind.dtype.name.lower()}, and it takes floats of 32 bits"
     return ""
 
 

@@ -26,6 +26,7 @@ from ruvcompile.accelerator.vendor import compile_parts, installed
 from ruvcompile.errors import FitError, UsageError
 from ruvcompile.front import Front, read_model
 from ruvcompile.options import Options
+from ruvcompile.passes.infer import observed
 from ruvcompile.passes.pieces import program_units
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Program
@@ -82,7 +83,7 @@ def build_parts(target: Target, options: Options, progress: Progress) -> dict[st
     folder = options.output.with_name(options.output.name + SUFFIX)
     names = [[name for each in part.units for name in divided.units[each].nodes] for part in divided.parts]
     with workspace(folder, (options.model, options.inputs), ours=is_parts, what="folder of parts") as work:
-        write_parts(work, divided.model, names, divided.listed, _values(front, divided), target)
+        write_parts(work, divided.model, names, divided.listed, _values(front, divided), front.types, target)
     result = {**_json(divided.listed, target), "folder": str(folder), "compiled": []}
     if not installed(target.accelerator):
         raise _missing(result, folder, target.accelerator)
@@ -106,7 +107,7 @@ def _divided(front: Front, target: Target, progress: Progress) -> Divided:
     accelerator = target.accelerator
     assert accelerator is not None
     with progress.step("divide"):
-        model = freeze(front.program.model, front.samples, front.types)
+        model, sizes = freeze(front.program.model, front.samples, front.types)
         opset = model.graph.opset_imports.get("", 0)
         if opset > accelerator.opset:
             what = f"{front.program.source.path} has opset {opset}"
@@ -114,10 +115,11 @@ def _divided(front: Front, target: Target, progress: Progress) -> Divided:
             raise FitError("accelerator-opset", what, hint=f"export it with opset {accelerator.opset}")
         program = Program(front.program.name, model, front.program.source, None)
         units = program_units(program, front.types)
-        why = refusals(model, units, front.types, accelerator)
+        why = refusals(model, units, sizes, accelerator)
         able = [not each for each in why]
         parts = divide(units, able, lambda number: worth(model, units[number], accelerator))
-    listed = describe(model, units, parts, front.types, why)
+    # What has a size in one run only has a rank in all of them.
+    listed = describe(model, units, parts, {**observed(front.types), **sizes}, why)
     if not any(part.taken for part in parts):
         what = f"nothing of {front.program.source.path} is for the {accelerator.name}"
         hint = f"build it for a target without one; it is there for {', '.join(accelerator.worth)}"

@@ -1,9 +1,10 @@
-"""A graph whose every tensor has the size that it had in one run.
+"""A graph whose every tensor has its size, where that follows from the sizes of the inputs.
 
-1. What depends on sizes and weights alone (Shape, and what is computed of it) becomes a weight, with the value of that
-   run; so do constants.
+1. What depends on sizes and weights alone (Shape, and what is computed of it) becomes a weight, with its value in a
+   run; so do constants. With these known more sizes follow, so this is done until nothing is left of it.
 2. Flatten, Squeeze and Unsqueeze become the Reshape that they are.
-3. Every value says its type and size.
+3. Every value whose size follows says so. Where it depends on the data (what NonZero finds) it does not follow: what it
+   was in one run is no size for another, and is not taken for one.
 
 A graph output stays what it is, and so does what is left to chance.
 """
@@ -17,7 +18,7 @@ import onnx_ir as ir
 
 from ruvcompile.passes.chance import left_to_chance
 from ruvcompile.passes.edit import constant
-from ruvcompile.passes.infer import Type
+from ruvcompile.passes.infer import Type, follow
 from ruvcompile.passes.scope import is_weight, reads
 from ruvcompile.whole import run_whole
 from ruvrun.elements import Value
@@ -26,8 +27,10 @@ _SIZES = ("Shape", "Size")
 _SAME_ORDER = ("Flatten", "Squeeze", "Unsqueeze")
 
 
-def freeze(model: ir.Model, samples: Mapping[str, Value], types: Mapping[str, Type]) -> ir.Model:
-    """A copy of a canonical ``model`` for tensors of these sizes.
+def freeze(
+    model: ir.Model, samples: Mapping[str, Value], types: Mapping[str, Type]
+) -> tuple[ir.Model, dict[str, Type]]:
+    """A copy of a canonical ``model`` for inputs of these sizes, and the types of those of its values that follow.
 
     Args:
         model: not changed.
@@ -35,29 +38,44 @@ def freeze(model: ir.Model, samples: Mapping[str, Value], types: Mapping[str, Ty
         types: of its values in a run on them, by name.
     """
     copy = model.clone()
-    fixed = _fixed(copy)
-    read = [value for node in copy.graph if node not in fixed for value in reads(node) if value.producer() in fixed]
-    if wanted := {str(value.name): value for value in read}:
-        found = _values(model, list(wanted), samples)
+    for value in copy.graph.inputs:
+        if (kind := types.get(str(value.name))) is not None:
+            value.shape = ir.Shape(kind.shape)
+    sizes = _sizes(copy)
+    while fixed := _fixed(copy, sizes):
+        read = [value for node in copy.graph if node not in fixed for value in reads(node) if value.producer() in fixed]
+        wanted = {str(value.name): value for value in read}
+        found = _values(model, list(wanted), samples) if wanted else {}
         for name, value in wanted.items():
             value.replace_all_uses_with(constant(copy.graph, f"{name}/fixed", np.asarray(found[name])))
-    copy.graph.remove(list(fixed), safe=True)
+        copy.graph.remove(list(fixed), safe=True)
+        copy = copy.clone()  # what is known of a model is known of it as it was
+        sizes = _sizes(copy)
     for node in list(copy.graph):
-        if node.op_type in _SAME_ORDER and node.domain == "" and str(node.outputs[0].name) in types:
-            _reshape(copy.graph, node, types[str(node.outputs[0].name)])
-    for value in [*copy.graph.inputs, *(value for node in copy.graph for value in node.outputs)]:
-        if (kind := types.get(str(value.name))) is not None:
-            value.type, value.shape = ir.TensorType(kind.dtype), ir.Shape(kind.shape)
-    return copy
+        if node.op_type in _SAME_ORDER and node.domain == "" and str(node.outputs[0].name) in sizes:
+            _reshape(copy.graph, node, sizes[str(node.outputs[0].name)])
+    for value in (value for node in copy.graph for value in node.outputs):
+        kind = sizes.get(str(value.name))
+        value.shape = ir.Shape(kind.shape) if kind is not None else None
+        if kind is not None:
+            value.type = ir.TensorType(kind.dtype)
+    return copy, sizes
 
 
-def _fixed(model: ir.Model) -> set[ir.Node]:
+def _sizes(model: ir.Model) -> dict[str, Type]:
+    """The types of those values whose every size follows from the inputs."""
+    return {name: kind for name, kind in follow(model).items() if all(isinstance(size, int) for size in kind.shape)}
+
+
+def _fixed(model: ir.Model, sizes: Mapping[str, Type]) -> set[ir.Node]:
     """The nodes that compute the same whatever the inputs hold."""
     chance, known = left_to_chance(model), set[ir.Value]()
     found = set()
     for node in model.graph:
-        kept = any(value.is_graph_output() or value.name in chance for value in node.outputs)
-        if not kept and (node.op_type in _SIZES or all(is_weight(value) or value in known for value in reads(node))):
+        if any(value.is_graph_output() or value.name in chance for value in node.outputs):
+            continue
+        sized = node.op_type in _SIZES and node.inputs[0] is not None and node.inputs[0].name in sizes
+        if sized or all(is_weight(value) or value in known for value in reads(node)):
             found.add(node)
             known.update(node.outputs)
     return found

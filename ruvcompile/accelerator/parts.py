@@ -113,6 +113,7 @@ def write_parts(
     nodes: Sequence[Sequence[str]],
     listed: PartList,
     values: Mapping[str, Value],
+    types: Mapping[str, Type],
     target: Target,
 ) -> None:
     """Write all but what the vendor's compiler makes.
@@ -123,6 +124,7 @@ def write_parts(
         nodes: of each part the names of its nodes.
         listed: what the parts are.
         values: of one run: of inputs, of what crosses, of outputs.
+        types: of all values in that run.
 
     Raises:
         FitError: a part is too large for one file.
@@ -135,6 +137,7 @@ def write_parts(
             inputs=[port.name for port in part.inputs],
             outputs=[port.name for port in part.outputs],
             name=part.name,
+            types=types,
         )
         inline(piece)
         size = sum(value.const_value.nbytes for value in piece.graph.initializers.values() if value.const_value)

@@ -158,6 +158,31 @@ def test_weights_that_are_computed_are_no_weights(tmp_path: Path) -> None:
     ]
 
 
+def test_what_has_a_size_in_one_run_only_stays(tmp_path: Path, nothing_installed: None) -> None:
+    """What NonZero finds is of another size with other data, and so is all that is computed of it."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"], name="first"),
+        helper.make_node("NonZero", ["y"], ["where"], name="nonzero"),
+        helper.make_node("Cast", ["where"], ["places"], name="cast", to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["places"], ["rows"], name="turn"),
+        helper.make_node("MatMul", ["rows", "v"], ["scores"], name="second"),
+        helper.make_node("Shape", ["scores"], ["size"], name="shape"),
+        helper.make_node("Reshape", ["scores", "size"], ["z"], name="reshape"),
+    ]
+    weights = [weight("w", np.eye(4)), weight("v", np.ones((2, 3)))]
+    path = tmp_path / "net.onnx"
+    onnx.save(make_model(nodes, [tensor("x", [1, 4])], [tensor("z", None)], weights, opset=17), path)
+    parts = _plan(path, tmp_path / "dist", shape=())["parts"]
+    assert [(part["on"], part["nodes"]) for part in parts] == [("accelerator", 1), ("cpu", 6)]
+    assert "MatMul has a tensor whose size does not follow from the sizes of the inputs" in parts[1]["why"]
+    with pytest.raises(FitError):
+        _build(path, tmp_path / "dist", shape=())
+    values, kept = _run_parts(tmp_path / "dist.parts"), np.load(tmp_path / "dist.parts" / "values.npz")
+    np.testing.assert_allclose(values["z"], kept["z"], rtol=1e-5)
+    _, rest = tomllib.loads((tmp_path / "dist.parts/parts.toml").read_text())["part"]
+    assert not isinstance(rest["outputs"][0]["shape"][0], int), "it is not what it was in that run"
+
+
 @st.composite
 def _graphs(draw: st.DrawFn) -> tuple[list[Unit], list[bool]]:
     units, sides = [], []
