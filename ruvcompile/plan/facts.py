@@ -43,6 +43,7 @@ class Facts:
             (``settle``). The second where a single sequence is all there is: nobody works beside a stage then.
         hop_ms: what is to be added to the way from one process of this machine to another (``settle``).
         waits: by how much longer a round of several sequences takes than its slowest part says (``settle``).
+        process_bytes: what is to be added to the memory of a stage's process, by its back end (``settle``).
     """
 
     program: Program
@@ -60,6 +61,7 @@ class Facts:
     alone: tuple[float, ...] = ()
     hop_ms: float = 0.0
     waits: float = 1.0
+    process_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def decoder(self) -> bool:

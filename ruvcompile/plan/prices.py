@@ -115,7 +115,8 @@ class Prices:
     def runtime_bytes(self, member: Member) -> int:
         """What a stage's process takes without its weights."""
         own = BACK_ENDS[member.target.backend]
-        return (self.overhead(member, member.beside).runtime_bytes or own.runtime_bytes) + own.serving_bytes
+        known = (self.overhead(member, member.beside).runtime_bytes or own.runtime_bytes) + own.serving_bytes
+        return max(0, known + self.facts.process_bytes.get(member.target.backend, 0))
 
     def hop(self, sender: Member, receiver: Member) -> Hop:
         """The way from one process to another: as the fleet file says, else as measured, else assumed.

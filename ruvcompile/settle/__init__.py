@@ -21,7 +21,7 @@ from pathlib import Path
 from ruvcompile.measure.staged import SECONDS, TOKENS, NotMeasuredError, measure_staged, prompt_tokens
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.progress import Progress
-from ruvcompile.settle.correct import corrected, tells_apart
+from ruvcompile.settle.correct import corrected, tells_apart, with_memory
 from ruvcompile.settle.held import (
     AGAIN,
     AGREED,
@@ -112,6 +112,9 @@ def settle(
                 progress.note(str(held))
             break
         plan, lowered = again, None
+    if held is not None and not facts.decoder:
+        facts = with_memory(replace(held, plan=plan), facts)
+        plan = make_plan(facts, plan.cuts)
     if held is not None:
         plan = replace(
             plan, figures={**plan.figures, "measured": {**held.figures, "uncorrected": round(first or 0.0, 4)}}

@@ -1,8 +1,9 @@
 """What was seen of a plan, turned into other costs for the next one.
 
-Three things are corrected, one after the other, each by what is left once those before it are: the units, by what their
+Three times are corrected, one after the other, each by what is left once those before it are: the units, by what their
 stages took; the ways between processes, by the round of a single sequence, which is nothing but its stages and its
-ways; and what several sequences wait for each other, by the round of all of them.
+ways; and what several sequences wait for each other, by the round of all of them. And the memory of a graph's
+processes, which no table has: how much a back end takes for what is alive at a time is its own affair.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ruvcompile.settle.held import Held, Ratios, by_own_time, promised, promised
 
 def corrected(held: Held, facts: Facts) -> Facts:
     """The facts as a plan with the same cuts has to have them to promise what was seen."""
-    facts = with_units(held, facts)
+    facts = with_units(held, with_memory(held, facts))
     facts = with_ways(make_plan(facts, held.plan.cuts), held.lone[0].per_s, facts, held.others_ms)
     return with_waits(make_plan(facts, held.plan.cuts), held.seen[0].per_s * held.others, facts)
 
@@ -52,6 +53,20 @@ def with_waits(plan: Plan, per_s: float, facts: Facts) -> Facts:
     if not per_s or not promised(plan) or plan.streams == 1:
         return facts
     return replace(facts, waits=max(1.0, facts.waits * promised(plan) / per_s))
+
+
+def with_memory(held: Held, facts: Facts) -> Facts:
+    """The facts, the processes of each back end as much larger or smaller as they were seen to be on average.
+
+    Not those of a decoder: a look does not fill its key/value space, and what that takes is known.
+    """
+    found: dict[str, list[int]] = {}
+    stages = zip(held.plan.figures["stages"], held.seen, held.lone, strict=True)
+    for stage, *rows in stages if not facts.decoder else ():
+        if peak := max(row.peak_rss_bytes for row in rows):
+            found.setdefault(stage["backend"], []).append(peak - stage["predicted_rss_bytes"])
+    more = {backend: facts.process_bytes.get(backend, 0) + round(fmean(sizes)) for backend, sizes in found.items()}
+    return replace(facts, process_bytes={**facts.process_bytes, **more})
 
 
 def tells_apart(plan: Plan, facts: Facts) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ruvcompile.measure.staged import Reality
+from ruvcompile.partition import Hop, Value
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
@@ -18,6 +19,7 @@ from ruvcompile.settle.held import blank, by_own_time, counts, look_up, with_rea
 from ruvrun.costs import CostTable, merge
 from tests.compiler.planned import facts_of, fleet, node, table
 from tests.decoders import tiny_program
+from tests.plan_cases import Case, Machine, costs_of, fleet_of, program_of
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +168,39 @@ def test_copies_that_one_sequence_does_not_reach_keep_their_costs(program) -> No
     again = make_plan(corrected(held, facts), plan.cuts)
     assert promised_alone(again) == pytest.approx(promised_alone(plan) / 1.5, rel=0.01)
     assert promised(again) == pytest.approx(promised(plan), rel=0.01)
+
+
+def test_the_memory_of_a_graphs_processes_is_corrected_by_what_was_seen() -> None:
+    """One look suffices, and no more is added to it when it is looked up again; a decoder's table knows it."""
+    case = Case(
+        values=(Value(-1, (0,), 4), Value(0, (1,), 4), Value(1, (2,), 4)),
+        item_bytes=(1, 1),
+        machines=(Machine((1.0, 1.0)),),
+        nodes=((0, 0, frozenset()),) * 2,
+        ways={(0, 1): Hop(), (1, 0): Hop()},
+        streams=2,
+        objective="throughput",
+    )
+    program, types = program_of(case)
+    facts = facts_of(program, fleet_of(case, 0), costs_of(case, program, types), types=types, stages=2, streams=2)
+    plan = make_plan(facts)
+    told = [stage["predicted_rss_bytes"] for stage in plan.figures["stages"]]
+    peaks = tuple(size + more for size, more in zip(told, (30 << 20, 10 << 20), strict=True))
+    many = Reality(plan.inner_ms, peaks, promised(plan), 2, plan.inner_ms)
+    one = Reality(plan.alone_ms, (1, 1), promised_alone(plan), 1, plan.alone_ms)
+    facts = with_reality(plan, facts, (one, many))
+    found = settle(facts, {}, None, Silent()).plan
+    assert [stage["predicted_rss_bytes"] for stage in found.figures["stages"]] == [size + (20 << 20) for size in told]
+    assert [each.runtime_bytes for each in found.expected] == [
+        each.runtime_bytes + (20 << 20) for each in plan.expected
+    ]
+    assert found.cuts == plan.cuts
+
+
+def test_what_a_decoder_takes_with_its_space_empty_is_no_correction(program) -> None:
+    facts, plan = planned(program)
+    told = settle(seen(facts, plan, 1.0, 1.0), {}, None, Silent()).plan
+    assert told.figures["stages"] == plan.figures["stages"]
 
 
 def test_how_far_off_the_first_plan_was_is_told_whatever_it_was_corrected_to(program) -> None:
