@@ -60,7 +60,7 @@ class Model:
     def alone(self, request: Request) -> list[int]:
         key = msgspec.structs.replace(request, id=0)
         if key not in self._alone:
-            self._alone[key] = self._run(Engine(stages=1, context=CONTEXT, streams=1, epoch=next(self.epochs)), key)
+            self._alone[key] = self._run(self.engine(1, 256, False, 3), key)
         return self._alone[key]
 
     def engine(self, stages: int, chunk: int, reuse: bool, blocks: int) -> Engine:

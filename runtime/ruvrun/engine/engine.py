@@ -155,7 +155,7 @@ class Engine:
             for flight in self._flights:
                 decode_steps += flight.decode
             parts = self._scheduler.next(running, decode_steps)
-            if parts and parts[0].sequence.decoding:
+            if parts and self._roster.grows and parts[0].sequence.decoding:
                 parts = self._with_space(parts)
             if parts:
                 return self._send(parts)

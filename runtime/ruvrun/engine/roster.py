@@ -27,6 +27,7 @@ class Roster:
         running: those that have space, by the ids of their requests, the oldest first.
         line: those that wait for it.
         table: whose which space is.
+        grows: whether they get more of it as they go on; who has a slot has space for a whole context.
     """
 
     def __init__(self, table: SlotTable) -> None:
@@ -34,6 +35,7 @@ class Roster:
         self.line = Line()
         self.running: dict[int, Sequence] = {}
         self._blocks = table if isinstance(table, BlockTable) else None
+        self.grows = self._blocks is not None
 
     def __contains__(self, name: int) -> bool:
         return name in self.running or name in self.line
@@ -75,8 +77,7 @@ class Roster:
     def grow(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """Let each of these have space for its next position; who was put back for that, perhaps some of these."""
         gone: list[Sequence] = []
-        if self._blocks is None:  # who has a slot has space for a whole context
-            return gone
+        assert self._blocks is not None, "what is in slots does not grow"
         for sequence in sequences:
             while sequence.sent == sequence.room and sequence not in gone:
                 if self._blocks.can_grow():
@@ -97,7 +98,7 @@ class Roster:
         alive = [each.afresh(1) for each in self.running.values()] + self.line.clear()
         self.running.clear()
         self.table.forget()
-        return alive
+        return sorted(alive, key=lambda each: each.request.id)  # some may have passed others
 
     def _fits(self, sequence: Sequence) -> bool:
         return self.table.can_allocate(sequence.request.prompt, len(sequence.tokens))

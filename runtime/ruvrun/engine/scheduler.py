@@ -3,7 +3,10 @@
 The ring is a pipe of S stages that all work at once, each on another step. A step costs a stage a fixed part
 (all weights are read once) and a part per token. So the tokens per second of many sequences depend on two
 things: that every stage always has a step to work on, and that each step carries as many tokens as that
-allows. Time to the next token, for one client, depends on what stands before its step in the pipe.
+allows. (SmolLM2-135M, a core per stage: 1, 8 and 16 rows to a step are 101, 270 and 310 tokens a second on ONNX
+Runtime, 90, 388 and 491 on OpenVINO. Two stages of the former give one sequence 100, two of them 192, and 16 of
+them, in two groups of 8, 449.) Time to the next token, for one client, depends on what stands before its step in the
+pipe.
 
 **Groups.** With D sequences decoding, a step carries up to G = ceil(D / S) of them, and no more decode steps
 are in the ring than there are groups, ceil(D / G), at most S. Fewer would leave a stage idle. More would be
