@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 
+from ruvcompile import compile as steps
+from ruvcompile.progress import Silent
+from ruvrun.manifest import load_manifest
 from ruvrun.pipeline import open_local
 from tests import light
 from tests.compiler.builds import build, check_whole
@@ -28,7 +32,13 @@ def picture(seed: int) -> Array:
     return np.kron(coarse, np.ones((32, 32))).astype(np.float32)
 
 
-def check_in_stages(model: Path, folder: Path, cases: list[dict[str, Array]], **flags: str | tuple[str, ...]) -> None:
+def check_in_stages(
+    model: Path,
+    folder: Path,
+    cases: list[dict[str, Array]],
+    counts: Sequence[int] = STAGES,
+    **flags: str | tuple[str, ...],
+) -> None:
     """Build ``model`` in 2, 3 and 4 stages (measured once) and hold each against ONNX Runtime on the very file."""
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 4
@@ -39,7 +49,7 @@ def check_in_stages(model: Path, folder: Path, cases: list[dict[str, Array]], **
     assert np.isfinite(first).all()
     assert np.abs(first - wanted[1][names[0]]).max() > 1e-3, "another input gives another result"
     costs: tuple[str, ...] = ()
-    for stages in STAGES:
+    for stages in counts:
         output = folder / f"in-{stages}"
         result = build(model, output, nodes=str(stages), stages=stages, costs=costs, **flags)
         costs = (str(output / "costs.toml"),)
@@ -59,6 +69,15 @@ def test_light_networks(tmp_path, name) -> None:
     check_in_stages(model, tmp_path, [{port.name: picture(seed)} for seed in (0, 1)])
 
 
+@pytest.mark.parametrize("name", ["squeezenet", pytest.param("resnet50", marks=pytest.mark.system)])
+def test_light_networks_on_openvino(tmp_path, name) -> None:
+    model = light.write_light(name, tmp_path)
+    (port,) = onnxruntime.InferenceSession(str(model)).get_inputs()
+    cases = [{port.name: picture(seed)} for seed in (0, 1)]
+    check_in_stages(model, tmp_path, cases, (2,), backend="openvino")
+    assert {stage.backend for stage in load_manifest(tmp_path / "in-2" / "manifest.toml").stage} == {"openvino"}
+
+
 def page(text: str, height: int, width: int) -> Array:
     """Black letters on white paper, as the detector takes it: three channels in -1..1."""
     paper = np.ones((height, width), np.float32)
@@ -75,6 +94,25 @@ def test_the_detector_at_two_sizes(tmp_path) -> None:
     """Its height and width are open: it is measured at one size and runs at another."""
     pages = [page("HELLO", 96, 160), page("HOLE", 96, 160), page("HELLO", 64, 128)]
     check_in_stages(model_path(PP_OCR), tmp_path, [{"x": each} for each in pages], shape=("x=1x3x96x160",))
+
+
+@pytest.mark.model
+def test_the_detector_on_openvino(tmp_path) -> None:
+    """In two stages as in one there; and as ONNX Runtime has it, but for what rounding becomes in a deep network."""
+    said = []
+    for stages in (1, 2):
+        out = tmp_path / f"in-{stages}"
+        build(model_path(PP_OCR), out, nodes="2", stages=stages, shape=("x=1x3x96x160",), backend="openvino")
+        pipeline = open_local(out / "manifest.toml")
+        said.append([pipeline.run({"x": page(text, 96, 160)}) for text in ("HELLO", "HOLE")])
+    session = onnxruntime.InferenceSession(str(model_path(PP_OCR)))
+    (name,) = (output.name for output in session.get_outputs())
+    for one, two, text in zip(*said, ("HELLO", "HOLE"), strict=True):
+        assert_equal(two, one)
+        (exact,) = session.run([name], {"x": page(text, 96, 160)})
+        assert exact.max() > 0.5
+        assert np.abs(one[name] - exact).max() < 1e-3
+    assert steps.verify(tmp_path / "in-2" / "manifest.toml", None, Silent())["identical"] is True
 
 
 @pytest.mark.model
