@@ -188,7 +188,7 @@ def test_the_wire_is_what_it_was() -> None:
     (part,) = sent(STEP, {"h": np.array([[1.5]], np.float32)})
     assert part.hex() == "9294a473746570030791960100050201909194a168a33c6634920101c4040000c03f"
     header, body = sent(STEP, {"h": np.zeros(LARGE)})
-    assert header.hex() == "9294a473746570030791960100050201909194a168a33c663891cd1001c0"
+    assert header.hex() == "9294a473746570030791960100050201909194a168a33c663891cd2601c0"
     assert body == bytes(8 * LARGE)
     assert sent(frames.Hello(1, "id", "n0", "head", "0.1.0"), {}) == [
         bytes.fromhex("9296a568656c6c6f01a26964a26e30a468656164a5302e312e3090")

@@ -11,7 +11,7 @@ right places, and anything else is a ``FrameError``. A struct may grow by fields
 reader skips them, an older writer leaves them out. Nor does another code of a value (``values.py``) need a new number:
 only builds that have such values send it, and who does not know it refuses it. Anything more is a new ``PROTOCOL``.
 
-**Tensors** (``values.py``) of numbers are never serialised. Those of a decoding step are a few kilobytes and ride in
+**Tensors** (``values.py``) of numbers are never serialised. Those of a decoding step are some kilobytes and ride in
 the header: every part is encrypted and handed over by itself, which costs more than copying them. Of larger ones
 ``encode`` hands out views of the arrays, ``decode`` makes arrays that are views of the parts; both cost a few
 microseconds whatever the size.
@@ -37,7 +37,7 @@ from ruvrun.frames.values import Buffer as Buffer
 from ruvrun.frames.values import FrameError as FrameError
 
 LARGEST_HEADER = 1 << 20
-LARGEST_INSIDE = 1 << 15  # of all tensors in a header together, however many cross a cut
+LARGEST_INSIDE = 76 << 10  # of all tensors in a header together, however many cross a cut
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Block = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
