@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from ruvrun.frames import Buffer
 
 ONE, MEMORY, NAME = b"\x00", b"\x01", b"\x02"
-# Bytes; what is larger goes as memory, which takes five times as long as 72 KB in a packet: the kernel makes it, seals it,
-# hands it over and maps it. Of these the default send buffer holds two, and the kernel has whole pages for each.
+# Bytes; what is larger goes as memory, which takes three times as long as 72 KB in a packet: the kernel makes it, seals
+# it, hands it over and maps it. Of these the default send buffer holds two, and the kernel has whole pages for each.
 LARGEST = 80 << 10
 FD_SPACE = socket.CMSG_LEN(struct.calcsize("i"))
 _ALIGNMENT = 64
