@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ruvrun.engine.blocks import MARGIN, BlockTable
+from ruvrun.manifest import Space
 from ruvrun.manifest.blocks import MOST, SHARING, Pool, pool_of, positions, sequences_of
+from ruvrun.pipeline.head import engine_of
+from tests.runtime.engine_ring import request
+from tests.runtime.fake_ring import fake_manifest
 from tests.runtime.pressure import SHAPES, load
 
 STEM = tuple(range(20))
@@ -215,3 +220,29 @@ def test_a_pool_that_is_short_serves_more_and_computes_little_again() -> None:
         assert slots.again == 0
         assert shared.per_s > gain * slots.per_s, shape
         assert shared.again < 0.12, shape
+
+
+@pytest.mark.parametrize(
+    ("backends", "sequences", "pool"),
+    [
+        (("openvino", "openvino"), 8, Pool(2 * 7, 32)),
+        (("openvino", "onnxruntime"), 2, None),
+        (("onnxruntime", "onnxruntime"), 2, None),
+        (("openvino-gpu", "openvino"), 2, None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("serving", [False, True])
+def test_the_poorer_stage_says_what_space_there_is(
+    backends: tuple[str, str], sequences: int, pool: Pool | None, serving: bool
+) -> None:
+    made = fake_manifest(["a", "b"])
+    stages = [msgspec.structs.replace(one, backend=each) for one, each in zip(made.stage, backends, strict=True)]
+    made = msgspec.structs.replace(made, stage=stages)
+    engine = engine_of(made, made.pipeline[0], Space(context=200, streams=2), 1, serving=serving)
+    own = engine._roster.table
+    assert own._slots == sequences
+    assert (own._pool if isinstance(own, BlockTable) else None) == pool
+    for number in range(10):
+        engine.add(request(number))
+    assert engine.running == min(sequences, 3 if pool else 2), "three have four blocks each to grow, of fourteen"
