@@ -1,11 +1,10 @@
-"""What a stage's process takes beside its weights: peak memory of stages of 300 MB and more, on each back end.
+"""What a stage's process takes beside its weights: peak memory of a stage of 300 MB or more, on each back end.
 
     python memory.py [--pairs N] [--reuse]
 
 (peak resident bytes - those with the back end imported and nothing loaded - key/value space) / bytes of the weights in
-the bundle. A llama of 1B's shapes and random weights, in int4, in two stages: one has the embedding and layers, the
-other layers and the head. Each is loaded as a stage's process loads it, with hashes and golden check, in a fresh
-process; then a prompt fills its key/value space, and some tokens are decoded.
+the bundle. A llama of 1B's shapes and random weights, in int4, in one stage. It is loaded as a stage's process loads
+it, with hashes and golden check, in a fresh process; then a prompt fills its key/value space, and some tokens follow.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LEAST = 300e6
 CONTEXT, CHUNK, DECODED = 512, 256, 16
 
 
-def resident(manifest: Path, number: int, cpu: int) -> None:
+def resident(manifest: Path, cpu: int) -> None:
     """In a process of its own: load the stage, let it work, and say what that took, as JSON."""
     os.sched_setaffinity(0, {cpu})
     import numpy as np
@@ -43,7 +42,7 @@ def resident(manifest: Path, number: int, cpu: int) -> None:
     from ruvrun.pipeline.loading import load_worker
 
     loaded = load_manifest(manifest)
-    placed = loaded.pipeline[0].stages[number]
+    (placed,) = loaded.pipeline[0].stages
     directory = find_bundles(manifest, loaded)[placed.node]
     spec = load_spec(directory)
     back_end(spec)
@@ -82,40 +81,38 @@ def now_resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def measure(manifest: Path, number: int, cpu: int) -> dict[str, Any]:
-    """What a stage takes, and the ratio."""
-    argv = [sys.executable, __file__, "stage", str(manifest), str(number), str(cpu)]
+def measure(manifest: Path, cpu: int) -> dict[str, Any]:
+    """What the stage takes, and the ratio."""
+    argv = [sys.executable, __file__, "stage", str(manifest), str(cpu)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(argv, stdout=subprocess.PIPE, check=True, text=True, env=env)
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if told["weight_bytes"] < LEAST:
-        raise SystemExit(f"error: stage {number} has {told['weight_bytes']} bytes of weights; that proves nothing")
+        raise SystemExit(f"error: the stage has {told['weight_bytes']} bytes of weights; that proves nothing")
     beside = told["peak_bytes"] - told["bare_bytes"] - told["kv_bytes"]
-    return {"stage": number, "ratio": beside / told["weight_bytes"], **told}
+    return {"ratio": beside / told["weight_bytes"], **told}
 
 
 def main() -> int:
     options = read_options(__doc__ or "", Options(pairs=3))
-    cpus = two_cores()
+    cpu, _ = two_cores()
     model = CACHE / "memory-model"
     if not (options.reuse and (model / "model.safetensors.index.json").is_file()):
         tell(f"making {model}")
         write_checkpoint(SHAPES["1b"], model)
     runs: list[dict[str, Any]] = []
-    worst: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     more = ["--context", str(CONTEXT), "--streams", "1"]
     for backend in BOUNDS:
-        kinds = [backend] * len(cpus)
-        path = build(f"memory-{backend}", cpus, reuse=options.reuse, backends=kinds, more=more, model=model)
+        path = build(f"memory-{backend}", [cpu], reuse=options.reuse, backends=[backend], more=more, model=model)
         for number in range(1, options.pairs + 1):
-            both = [measure(path, stage, cpus[0]) for stage in range(2)]
-            runs += [{"backend": backend, **each} for each in both]
-            worst.setdefault(backend, []).append(max(each["ratio"] for each in both))
-            told = ", ".join(f"{each['ratio']:.3f} of {each['weight_bytes'] / 1e6:.0f} MB" for each in both)
-            tell(f"{backend}, {number} of {options.pairs}: {told}")
-    values = {backend: statistics.median(found) for backend, found in worst.items()}
+            runs.append({"backend": backend, **measure(path, cpu)})
+            ratios.setdefault(backend, []).append(runs[-1]["ratio"])
+            size = runs[-1]["weight_bytes"] / 1e6
+            tell(f"{backend}, {number} of {options.pairs}: {runs[-1]['ratio']:.3f} of {size:.0f} MB")
+    values = {backend: statistics.median(found) for backend, found in ratios.items()}
     details = {
-        "what": "(peak - with nothing loaded - key/value) / weights in the bundle, the worse stage; ONNX Runtime",
+        "what": "(peak - with nothing loaded - key/value) / weights in the bundle, ONNX Runtime",
         "openvino": {"value": values["openvino"], **BOUNDS["openvino"].as_json()},
         "context": CONTEXT,
     }
@@ -123,7 +120,7 @@ def main() -> int:
         BENCHMARK,
         values["onnxruntime"],
         runs=runs,
-        spread=worst["onnxruntime"],
+        spread=ratios["onnxruntime"],
         details=details,
         versions=versions("openvino"),
         also=BOUNDS["openvino"].met(values["openvino"]),
@@ -133,6 +130,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["stage"]:
-        resident(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        resident(Path(sys.argv[2]), int(sys.argv[3]))
         sys.exit(0)
     sys.exit(main())
