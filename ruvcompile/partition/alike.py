@@ -23,24 +23,27 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 
-from ruvcompile.partition.lattice import waists_of
+from ruvcompile.partition.lattice import known_waists
 from ruvcompile.partition.task import Task, Value
 
+Needs = tuple[tuple[int, ...], ...]
 
-def in_turn(task: Task, needs: Sequence[Sequence[int]]) -> list[list[int]]:
+
+def in_turn(task: Task, needs: Needs) -> Needs:
     """What each item needs, and of its likes in equal branches the one before."""
-    looks, found = _Looks(task), [list(own) for own in needs]
-    for first, last in pairwise(waists_of(needs)):
-        if last - first > 1:
-            before: dict[object, list[int]] = {}
-            for branch in _branches(needs, first, last):
-                look = looks.of(branch, needs)
-                pairs = list(zip(before.get(look, []), branch, strict=False))
-                if all(one < other for one, other in pairs):
-                    for one, other in pairs:
-                        found[other].append(one)
-                before[look] = branch
-    return [sorted(own) for own in found]
+    wide = [(first, last) for first, last in pairwise(known_waists(needs)) if last - first > 1]
+    looks, more = _Looks(task), dict[int, set[int]]()
+    for first, last in wide:
+        before: dict[object, list[int]] = {}
+        for branch in _branches(needs, first, last):
+            look = looks.of(branch, needs)
+            pairs = list(zip(before.get(look, []), branch, strict=False))
+            if all(one < other for one, other in pairs):
+                more |= {other: {*needs[other], one} for one, other in pairs}
+            before[look] = branch
+    return (
+        tuple(tuple(sorted(more[item])) if item in more else own for item, own in enumerate(needs)) if more else needs
+    )
 
 
 def _branches(needs: Sequence[Sequence[int]], first: int, last: int) -> list[list[int]]:

@@ -29,7 +29,7 @@ import numpy as np
 
 from ruvcompile.partition.alike import in_turn
 from ruvcompile.partition.fields import Floats, Ints, barred_items, needs_of
-from ruvcompile.partition.lattice import Lattice, downset_count, known_lattice, waists_of
+from ruvcompile.partition.lattice import Lattice, downset_count, known_lattice, known_waists
 from ruvcompile.partition.task import Shared, Task
 
 Inner = tuple[tuple[int, ...], ...]
@@ -50,19 +50,15 @@ class Ground:
 
 def ground_of(task: Task, limit: int) -> Ground:
     """The lattice of a task, contracted to at most ``limit`` downsets, which is 2 or more."""
-    needs = needs_of(task)
+    needs = tuple(map(tuple, needs_of(task)))
     turns = in_turn(task, needs)
-    lattice = known_lattice(_tupled(turns), limit)
+    lattice = known_lattice(turns, limit)
     if lattice is not None:
         return Ground(task, tuple((item,) for item in range(len(needs))), lattice, True)
     parts = _parts(task, needs, turns, limit - 1)  # the empty one is nobody's
     lattice = known_lattice(_outer(turns, parts), limit)
     assert lattice is not None, "parts are made until there are few enough downsets"
     return Ground(contracted(task, parts), parts, lattice, False)
-
-
-def _tupled(needs: Sequence[Sequence[int]]) -> Inner:
-    return tuple(tuple(own) for own in needs)
 
 
 def _outer(needs: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> Inner:
@@ -72,11 +68,8 @@ def _outer(needs: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> In
     return tuple(tuple(sorted(each for each in own if each < number)) for number, own in enumerate(outer))
 
 
-def _parts(
-    task: Task, needs: Sequence[Sequence[int]], turns: Sequence[Sequence[int]], limit: int
-) -> tuple[tuple[int, ...], ...]:
-    waists = waists_of(needs)
-    blocks = list(pairwise(waists))
+def _parts(task: Task, needs: Inner, turns: Inner, limit: int) -> Inner:
+    blocks = list(pairwise(known_waists(needs)))
     alike: dict[tuple[Inner, Inner], list[int]] = {}
     for block in blocks:
         alike.setdefault((_within(needs, *block), _within(turns, *block)), []).append(block[0])

@@ -124,6 +124,12 @@ def downset_count(needs: tuple[tuple[int, ...], ...], limit: int) -> int:
     return limit + 1 if lattice is None else lattice.count - 1
 
 
+@lru_cache(maxsize=4)
+def known_waists(needs: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """``waists_of``, remembered."""
+    return tuple(waists_of(needs))
+
+
 def waists_of(needs: Sequence[Sequence[int]]) -> list[int]:
     """The sizes of the waists, 0 and all items included."""
     count = len(needs)
@@ -205,4 +211,4 @@ def _spans(step: Round) -> Ints:
     return np.diff(np.append(step.starts, len(step.sources)))
 
 
-__all__ = ["Ints", "Lattice", "Round", "downset_count", "known_lattice", "lattice_of", "waists_of"]
+__all__ = ["Ints", "Lattice", "Round", "downset_count", "known_lattice", "known_waists", "lattice_of", "waists_of"]

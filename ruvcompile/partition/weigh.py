@@ -75,8 +75,10 @@ def _crossing(task: Task, stages: Sequence[Stage]) -> list[int]:
     where |= {-1: -1, len(task.item_bytes): len(stages)}
     change = [0] * (len(stages) + 2)
     for value in task.values:
-        if value.readers:
-            start, stop = where[value.maker], max(where[reader] for reader in value.readers)
+        readers = value.readers
+        if readers:
+            start = where[value.maker]
+            stop = where[readers[0]] if len(readers) == 1 else max(where[reader] for reader in readers)
             if stop > start:
                 change[start + 1] += value.size
                 change[stop + 1] -= value.size

@@ -86,6 +86,8 @@ class Sizes:
 
     def items(self, streams: int, rows: int) -> tuple[int, ...]:
         """Bytes of each unit: its own weights, its key/value space, and its logits."""
+        if not self._facts.decoder:
+            return self._weights
         return tuple(
             int(own) + self.state((number,), streams) + logits_bytes(self._facts, (number,), rows)
             for number, own in enumerate(self._own)
@@ -102,6 +104,10 @@ class Sizes:
         """Bytes of the key/value space of some units for so many sequences."""
         tokens = positions(self._target.backend, self._facts.context, streams)
         return int(sum(self._facts.state_bytes[item] for item in items) * tokens * self._narrower)
+
+    @cached_property
+    def _weights(self) -> tuple[int, ...]:
+        return tuple(map(int, self._own))
 
     @cached_property
     def _narrower(self) -> float:

@@ -71,11 +71,25 @@ class Prices:
         pairs = [*(self.facts.options.fleet.pairs or {}), *self._links]
         return frozenset(name for pair in pairs for name in pair)
 
-    def rows(self, member: Member, beside: int) -> list[UnitCost]:
+    def rows(self, member: Member, beside: int) -> Sequence[UnitCost]:
         """The cost of every unit on a member; ``measure`` has filled the table.
 
         Of a unit that its back end cannot run (``missing``), and is kept off it, the cost is that on another one.
         """
+        kind = (member.target.name, member.target.backend, member.threads, beside)
+        if kind not in self._rows:
+            self._rows[kind] = self._found(member, beside)
+        return self._rows[kind]
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, str, int, int], Sequence[UnitCost]]:
+        return {}
+
+    @cached_property
+    def _steps(self) -> dict[tuple[str, str, int, int, float, bool], tuple[float, ...]]:
+        return {}
+
+    def _found(self, member: Member, beside: int) -> Sequence[UnitCost]:
         found, target = [], member.target
         for key in self.facts.keys:
             own = self._units.get((key, target.name, target.backend, member.threads))
@@ -87,9 +101,12 @@ class Prices:
 
     def step_ms(self, member: Member, beside: int, rows: float, *, alone: bool = False) -> tuple[float, ...]:
         """Each unit's time in a step of ``rows`` rows; ``alone``: where that step is all there is to do anywhere."""
-        depth = self.facts.depth if self.facts.decoder else None
-        times = (row.step_ms(rows, depth) if row.curve else row.ms * rows for row in self.rows(member, beside))
-        return _times(times, self.facts.alone if alone else self.facts.corrections)
+        kind = (member.target.name, member.target.backend, member.threads, beside, rows, alone)
+        if kind not in self._steps:
+            depth = self.facts.depth if self.facts.decoder else None
+            times = (row.step_ms(rows, depth) if row.curve else row.ms * rows for row in self.rows(member, beside))
+            self._steps[kind] = _times(times, self.facts.alone if alone else self.facts.corrections)
+        return self._steps[kind]
 
     def chunk_ms(self, member: Member, beside: int, tokens: int, position: int = 0) -> tuple[float, ...]:
         """Each unit's time for ``tokens`` tokens of a prompt in one step, ``position`` tokens from its beginning."""

@@ -64,6 +64,7 @@ class Desk:
     def __init__(self, room: Room, *, limitless: bool = False) -> None:
         self.room, self.facts, self.limitless = room, room.facts, limitless
         self._sent: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
+        self._values: dict[float, tuple[Value, ...]] = {}
         self._working: dict[tuple[int, ...], int] = {}
         self.times: dict[object, list[float]] = {}
         self._least: dict[float, tuple[float, float, float]] = {}
@@ -91,6 +92,19 @@ class Desk:
     def values(self) -> tuple[tuple[str, Value], ...]:
         """Everything that may travel, by name; sizes are those of one row."""
         return values_of(self.facts, self.room.groups)
+
+    def sent(self, rows: float) -> tuple[Value, ...]:
+        """The same with the sizes of so many rows."""
+        if rows not in self._values:
+            self._values[rows] = tuple(replace(value, size=round(value.size * rows)) for _, value in self.values)
+        return self._values[rows]
+
+    @cached_property
+    def ends_bytes(self) -> tuple[int, int]:
+        """Bytes of one row from the head to the first stage, and from the last one to the head."""
+        end = len(self.facts.units)
+        came = sum(value.size for _, value in self.values if value.maker < 0 and value.readers)
+        return came, sum(value.size for _, value in self.values if end in value.readers)
 
     def task(self, load: Load, scene: Scene, objective: str) -> Task:
         """The partition problem; kinds are those of ``room.groups``, in their order, also those of no node."""
@@ -181,7 +195,7 @@ class Desk:
         """The head's own work for one step of one pipeline, what it sends and receives included."""
         beside = self.room.head.beside
         overhead = self.room.prices.overhead(self.room.head, max(1, min(scene.local, beside)))
-        carried = overhead.byte_ms * sum(_ends_bytes(self, rows))
+        carried = overhead.byte_ms * sum(self.ends_bytes) * rows
         return overhead.head_ms + rows * overhead.head_row_ms + carried
 
 
@@ -189,7 +203,7 @@ def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
     groups, prices, head = desk.room.groups, desk.room.prices, desk.room.head
     kinds = tuple(_kind(desk, group, load, scene, objective) for group in groups)
     hops = tuple(tuple(prices.hop(_sender(one, two), two.first) for two in groups) for one in groups)
-    came, went = _ends_bytes(desk, load.each)
+    came, went = (size * load.each for size in desk.ends_bytes)
     enter = tuple(_way(prices.hop(head, group.first), came) for group in groups)
     leave = tuple(_way(prices.hop(group.first, head), went) for group in groups)
     own = [desk.sizes(group).items(load.streams, load.rows) for group in groups]
@@ -203,7 +217,7 @@ def _task(desk: Desk, load: Load, scene: Scene, objective: str) -> Task:
     return Task(
         kinds,
         tuple(map(min, zip(*own, strict=True))),
-        tuple(replace(value, size=round(value.size * load.each)) for _, value in desk.values),
+        desk.sent(load.each),
         least,
         hops=hops,
         enter_ms=enter,
@@ -228,10 +242,11 @@ def _kind(desk: Desk, group: Group, load: Load, scene: Scene, objective: str) ->
     own = (overhead.stage_ms + load.each * overhead.stage_row_ms) * stretch
     if desk.hosts_head(group, stretch):
         own += load.lanes * desk.head_ms(scene, load.each)
+    times = desk.room.prices.step_ms(member, beside, load.each, alone=load.alone)
     count = len(group.members)
     return Kind(
         count if group.crowd is None else min(count, scene.used[group.crowd]),
-        tuple(ms * stretch for ms in desk.room.prices.step_ms(member, beside, load.each, alone=load.alone)),
+        times if stretch == 1 else tuple(ms * stretch for ms in times),
         UNLIMITED if desk.limitless else desk.memory(group, scene),
         own,
         overhead.byte_ms * stretch,
@@ -242,14 +257,6 @@ def _kind(desk: Desk, group: Group, load: Load, scene: Scene, objective: str) ->
 def _sender(one: Group, two: Group) -> Member:
     """Another node than the receiver, where the kind has one: no stage sends to itself."""
     return one.members[-1] if one.pool == two.pool else one.first
-
-
-def _ends_bytes(desk: Desk, rows: float) -> tuple[float, float]:
-    """Bytes from the head to the first stage, and from the last one to the head."""
-    end = len(desk.facts.units)
-    came = sum(value.size for _, value in desk.values if value.maker < 0 and value.readers)
-    went = sum(value.size for _, value in desk.values if end in value.readers)
-    return came * rows, went * rows
 
 
 def _way(hop: Hop, size: float) -> float:

@@ -114,7 +114,7 @@ def chains(number: int, length: int, *, times: float = 1.0) -> Task:
 
 
 def downsets(task: Task) -> int:
-    lattice = lattice_of(in_turn(task, needs_of(task)), 1_000_000)
+    lattice = lattice_of(in_turn(task, tuple(map(tuple, needs_of(task)))), 1_000_000)
     assert lattice is not None
     return lattice.count
 
