@@ -31,7 +31,7 @@ OnEvent = Callable[[Event], None]
 Tensors = Mapping[str, Value]
 Told = list[tuple[OnEvent, Event]]
 
-PAUSE = 0.5
+PAUSE = 2.0  # by then a link's heartbeat has told of a neighbour that stands still
 # Of a stage that comes back: a process that is started again, and bytes that are hashed, read and packed in a second.
 _RESTART = 30.0
 _LOADED = 50e6
