@@ -220,14 +220,16 @@ def _driving(placement: Placement, settings: Settings) -> Iterator[Driver]:
 
 
 def await_ready(driver: Driver, say: Say) -> None:
-    """Wait until every stage answers, with a line now and then on those that do not."""
-    began, pause, serving = time.monotonic(), 5.0, 0
+    """Wait until every stage answers, with lines on those that do not, ever more rarely: a log may see years of it."""
+    began, pause, serving, spent, due = time.monotonic(), 5.0, 0, 0.0, 5.0
     while not driver.wait_ready(pause):
         waited = time.monotonic() - began
         nodes = driver.health()["nodes"]
         if serving != (serving := len(whole_of(nodes))):
             say(f"serving: {serving} of {len({node['pipeline'] for node in nodes})} pipelines, without those awaited")
-        for node in nodes:
+        spent += pause
+        told, due = spent >= due, 2 * spent if spent >= due else due
+        for node in nodes if told else ():
             if node["state"] in ("waiting", "lost"):
                 why = f" ({node['why']})" if node["why"] not in ("", NO_ANSWER) else ""
                 say(f"waiting: {node['node']}, no answer for {waited:.0f} s{why}")

@@ -16,6 +16,7 @@ from collections.abc import MutableMapping
 
 _SOCKET, _MICROSECONDS, _PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 _PER_INTERVAL = 3  # one that is late must not be taken for dead
+_PATIENCE = 2.0  # seconds for the word that nothing repeats
 
 
 class Notify:
@@ -40,7 +41,7 @@ class Notify:
 
     def ready(self) -> None:
         """It is started."""
-        self._send("READY=1")
+        self._send("READY=1", _PATIENCE)
 
     def status(self, line: str) -> None:
         """How it is, in one line."""
@@ -54,10 +55,10 @@ class Notify:
         """It was told to end."""
         self._send("STOPPING=1")
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str, patience: float = 0.0) -> None:
         if not self._address:
             return
         # Who listens may be gone, or slow: that must not end or hold up what it listens to.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
+            sender.settimeout(patience)
             sender.sendto(text.encode(), self._address)

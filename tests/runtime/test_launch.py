@@ -136,6 +136,23 @@ def test_who_does_not_answer_is_named_now_and_then() -> None:
     assert lines[0].endswith(" s")
 
 
+def test_a_node_that_never_comes_does_not_fill_a_log() -> None:
+    waits: list[float | None] = []
+
+    class Never:
+        def wait_ready(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return len(waits) == 24 * 60
+
+        def health(self) -> dict[str, Any]:
+            return {"nodes": [{"node": "b", "pipeline": 0, "state": "waiting", "why": ""}]}
+
+    lines: list[str] = []
+    launch.await_ready(Never(), lines.append)  # type: ignore[arg-type] # a double
+    assert waits[-1] == 60.0
+    assert 10 < len(lines) < 20, "a day of it"
+
+
 def test_what_serves_meanwhile_is_told_once() -> None:
     waits: list[float | None] = []
 

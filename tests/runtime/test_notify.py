@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,18 @@ def test_where_nobody_listens_nothing_happens(tmp_path: Path) -> None:
         notify.ready()
         notify.alive()
         assert notify.every is None
+
+
+def test_ready_waits_for_a_listener_that_is_busy(listener: tuple[str, socket.socket]) -> None:
+    """Nothing repeats it, so it must not be lost among words that are."""
+    address, listening = listener
+    for _ in range(1000):
+        Notify(address).alive()
+    telling = threading.Thread(target=Notify(address).ready)
+    telling.start()
+    while listening.recv(200) != b"READY=1":
+        pass
+    telling.join()
 
 
 def test_a_listener_that_does_not_listen_holds_nobody_up(listener: tuple[str, socket.socket]) -> None:

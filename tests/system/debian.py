@@ -13,10 +13,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from ruvcompile.wheels.shelf import SHELF
+from tests.compiler.builds import build
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "debian"
@@ -25,7 +29,8 @@ BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _MAGIC = r":ruvrun-test:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:" + (
     r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:" + f"{QEMU}:OCF"
 )
-WAIT = 600
+SHELL = ("/bin/bash", "-c")
+WAIT = 1800
 CORTEX_A76 = "".join(
     f"processor\t: {core}\nBogoMIPS\t: 108.00\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp "
     "asimdhp cpuid asimdrdm lrcpc dcpop asimddp\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x4\n"
@@ -36,6 +41,7 @@ _MOUNT = """
 mount --make-rprivate /
 mount -t overlay overlay -o "lowerdir=$LOWER,upperdir=$UPPER,workdir=$WORK" "$ROOT"
 mount -t proc proc "$ROOT/proc"
+mount -t sysfs sysfs "$ROOT/sys" -o ro
 mount -t tmpfs tmpfs "$ROOT/dev"
 mkdir "$ROOT/dev/shm" && mount -t tmpfs tmpfs "$ROOT/dev/shm"
 for device in null zero full random urandom tty; do
@@ -55,22 +61,45 @@ def require(needed: bool, what: str) -> None:
     pytest.skip(what)
 
 
-def suite(name: str, architecture: str) -> Path:
-    """The files of a minimal Debian, made once."""
+def program(name: str, package: str) -> str:
+    """A program of this machine, which apt installs where it is missing."""
+    if shutil.which(name) is None:
+        install = f"apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y {package}"
+        subprocess.run(["bash", "-c", install], capture_output=True, check=False)
+    require(shutil.which(name) is not None, f"no {name}, and apt could not install {package}")
+    return name
+
+
+def suite(name: str, architecture: str, *packages: str) -> Path:
+    """The files of a minimal Debian, with these packages too, made once."""
     require(os.geteuid() == 0, "not root")
-    directory = CACHE / f"{name}-{architecture}"
-    done = subprocess.run(
-        [HERE / "debian.sh", name, architecture, directory], capture_output=True, text=True, check=False
-    )
+    directory = CACHE / "-".join([name, architecture, *packages])
+    words = [HERE / "debian.sh", name, architecture, directory, ",".join(packages)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     require(done.returncode == 0, f"debian.sh could not make {name} for {architecture}: {done.stderr[-500:]}")
     return directory
 
 
+def bundles(model: Path, output: Path, **options: Any) -> Path:
+    """The bundles of a build whose costs are assumed; what it fetches is fetched once for all tests."""
+    shelf = output.parent / SHELF
+    shelf.parent.mkdir(parents=True, exist_ok=True)
+    CACHE.with_name("wheels").mkdir(parents=True, exist_ok=True)
+    if not shelf.is_symlink():
+        shelf.symlink_to(CACHE.with_name("wheels"))
+    build(model, output, **options)
+    return output / "bundles"
+
+
 @dataclass
 class Machine:
-    """A Debian of its own in ``directory``. ``shown`` are files of ours that it sees in place of its own."""
+    """A Debian of its own in ``directory``, over the files in ``below``, the first of which counts.
 
-    lower: Path
+    ``shown`` are files of ours that it sees in place of its own; ``before`` are commands of ours, run once those of its
+    own are there.
+    """
+
+    below: Sequence[Path]
     directory: Path
     network: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -86,44 +115,45 @@ class Machine:
         """What is not as in the suite."""
         return self.directory / "upper"
 
-    @property
-    def files(self) -> set[str]:
-        """What there is that the suite does not have, but for the backups that useradd and userdel make."""
-        return {
-            str(path.relative_to(self.changed))
-            for path in self.changed.rglob("*")
-            if not (path.is_dir() and (self.lower / path.relative_to(self.changed)).is_dir())
-            and path.name not in ("passwd-", "group-", "shadow-", "gshadow-", "subuid", "subgid", ".pwd.lock")
-        }
+    def list(self) -> set[str]:
+        """Everything on it, but for the backups that useradd and userdel leave, and what Python keeps of itself."""
+        apart = "".join(f" ! -path '{path}*'" for path in ("/dev", "/proc", "/sys", "/tmp/", "/usr/lib/python3"))
+        found = self.run(f"find / -xdev{apart}")
+        kept = ("passwd-", "group-", "shadow-", "gshadow-", "subuid-", "subgid-", ".pwd.lock")
+        return {path for path in found.stdout.splitlines() if not path.endswith(kept)}
+
+    def fork(self, directory: Path, **changed: Any) -> Machine:
+        """One that is as this one is now."""
+        return replace(self, below=[self.changed, *self.below], directory=directory, **changed)
 
     def put(self, source: Path, where: str) -> str:
         """Copy a folder onto it."""
         shutil.copytree(source, self.changed / where.lstrip("/"), symlinks=True)
         return where
 
-    def command(self, script: str) -> tuple[list[str], dict[str, str]]:
-        """The command line and environment by which a script of its shell runs on it."""
+    def command(self, *words: str) -> tuple[list[str], dict[str, str]]:
+        """The command line and environment by which a program runs on it."""
         binds = "".join(f'mount --bind "{ours}" "$ROOT{there}"\n' for there, ours in self.shown.items())
         clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/root", **self.environment}
         settings = [f"{name}={value}" for name, value in clean.items()]
-        inside = ["chroot", str(self.directory / "root"), "/usr/bin/env", "-i", *settings, "/bin/bash", "-c", script]
+        inside = ["chroot", str(self.directory / "root"), "/usr/bin/env", "-i", *settings, *words]
         # What env and bash are emulated with has to be known before they are started.
-        words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--ipc", "--uts"]
-        words += [] if self.network else ["--net"]
-        words += ["bash", "-euc", f'{_MOUNT}{binds}{self.before}\nexec "$@"', "machine", *inside]
+        apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--ipc", "--uts", "--cgroup"]
+        apart += [] if self.network else ["--net"]
+        apart += ["bash", "-euc", f'{_MOUNT}{binds}{self.before}\nexec "$@"', "machine", *inside]
         into = ["ip", "netns", "exec", self.network] if self.network else []
-        paths = {"LOWER": self.lower, "UPPER": self.changed, "WORK": self.directory / "work"}
+        paths = {"LOWER": ":".join(map(str, self.below)), "UPPER": self.changed, "WORK": self.directory / "work"}
         paths["ROOT"] = self.directory / "root"
-        return [*into, *words], {**os.environ, **self.environment, **{name: str(at) for name, at in paths.items()}}
+        return [*into, *apart], {**os.environ, **self.environment, **{name: str(at) for name, at in paths.items()}}
 
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
         """A script of its shell, to its end."""
-        words, environment = self.command(script)
+        words, environment = self.command(*SHELL, script)
         return subprocess.run(words, capture_output=True, text=True, timeout=WAIT, env=environment, check=False)
 
     def start(self, script: str, log: Path) -> subprocess.Popen[bytes]:
         """A script that goes on; what it says is in ``log``."""
-        words, environment = self.command(script)
+        words, environment = self.command(*SHELL, script)
         with log.open("wb") as said:
             return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment)
 
@@ -131,10 +161,7 @@ class Machine:
 @contextmanager
 def emulated() -> Iterator[None]:
     """While this lasts, programs for 64-bit Arm run."""
-    if not QEMU.exists():
-        install = "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y qemu-user-static"
-        done = subprocess.run(["bash", "-c", install], capture_output=True, text=True, check=False)
-        require(done.returncode == 0 and QEMU.exists(), "apt could not install qemu-user-static")
+    program(str(QEMU), "qemu-user-static")
     if not (BINFMT / "register").exists():
         done = subprocess.run(["mount", "-t", "binfmt_misc", "none", BINFMT], capture_output=True, check=False)
         require(done.returncode == 0, "this kernel has no binfmt_misc")

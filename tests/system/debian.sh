@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes a minimal Debian to install bundles into: the packages of a fresh system with python3, unpacked, and its users.
-#     tests/system/debian.sh SUITE ARCHITECTURE DIR
+#     tests/system/debian.sh SUITE ARCHITECTURE DIR [PACKAGE,...]
 # It is left as it is where it is there already. Nothing in it has run, so any architecture can be made on any machine.
 set -euo pipefail
-suite=$1 architecture=$2 directory=$3
+suite=$1 architecture=$2 directory=$3 more=${4:+,$4}
 [ ! -d "$directory" ] || exit 0
 command -v debootstrap >/dev/null || {
     apt-get update -qq
@@ -14,7 +14,7 @@ mirror=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\?\(http[^ ]*\) .*/\2/p' \
 part=$directory.part
 rm -rf "$part"
 mkdir -p "$(dirname "$directory")"
-debootstrap --arch="$architecture" --foreign --variant=minbase --include=python3,libstdc++6,passwd,util-linux \
+debootstrap --arch="$architecture" --foreign --variant=minbase --include="python3,libstdc++6,passwd,util-linux$more" \
     "$suite" "$part" "${mirror:-http://deb.debian.org/debian}" >&2
 for package in "$part"/var/cache/apt/archives/*.deb; do
     dpkg-deb -x "$package" "$part"

@@ -215,6 +215,29 @@ def test_copied_bundles_find_each_other_in_any_order(
             assert second.end(signal.SIGTERM) == 0
 
 
+def test_an_init_system_hears_how_it_is(manifest: Path, tmp_path: Path) -> None:
+    """Ready when everything is loaded, alive while it serves, and stopping when it was told to end."""
+    heard: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+
+        def listen() -> None:
+            while "STOPPING=1" not in heard:
+                heard.append(listening.recv(4096).decode())
+
+        init = threading.Thread(target=listen)
+        init.start()
+        told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "600000"}
+        with serving(manifest, "--port", "0", **told) as served:
+            url = served.ready()
+            assert served.end(signal.SIGTERM) == 0
+        init.join(60)
+    assert heard.count("READY=1") == 1
+    assert f"STATUS=ready: {url}" in heard
+    assert "WATCHDOG=1" in heard
+    assert "STOPPING=1" in heard
+
+
 def test_ctrl_c_and_sigterm_leave_nothing(manifest: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         served = Served(manifest, "--port", "0")

@@ -8,12 +8,14 @@ There are two kinds of stage and so two protocols: a ``DecoderExecutor`` takes p
 all sequences of the step) and keeps state by slot; a ``GraphExecutor`` maps named tensors to named tensors
 and keeps nothing.
 
-Back ends are imported on demand; which there are, and what holds of each, stands in ``ruvrun.backends``.
+Back ends are imported on demand; which there are, and what holds of each, stands in ``ruvrun.backends``. They are told
+to send nothing home: ONNX Runtime would keep a mark of this machine and a record of its sessions for its makers.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -26,6 +28,8 @@ from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
 from ruvrun.frames import Array
 from ruvrun.manifest.blocks import Pool
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 COPYING = frozenset(name for name, each in BACK_ENDS.items() if each.copies)
 """Back ends whose decoders are each a ``CopyingExecutor``, and compute a prompt alike however it is divided."""
