@@ -22,7 +22,7 @@ from ruvcompile.accelerator.parts import README, SCRIPT, render_parts
 from ruvcompile.errors import InputError, RuvError, did_you_mean
 from ruvcompile.fleet import HOST
 from ruvcompile.render import FILES, SUFFIX, NodeFacts, render_fleet, render_node
-from ruvcompile.targets import SHARED, TEMPLATES, Target, data_root, load_target, target_names
+from ruvcompile.targets import TEMPLATES, Target, load_target, target_names
 
 _STAGE = NodeFacts(
     model="model",
@@ -85,9 +85,8 @@ def _unrendered(target: Target) -> Iterator[RuvError]:
 
 def _strangers(folder: Path, target: Target) -> Iterator[RuvError]:
     """Templates of a target's own that nothing renders: a name that was mistyped, mostly."""
-    own, shared = folder / TEMPLATES, data_root() / SHARED / TEMPLATES
-    known = {str(path.relative_to(shared)) for path in shared.rglob(f"*{SUFFIX}")}
-    known |= {f"{name}{SUFFIX}" for name in (*FILES, *target.deploy, f"parts/{SCRIPT}", f"parts/{README}")}
+    own = folder / TEMPLATES
+    known = {f"{name}{SUFFIX}" for name in (*FILES, *target.deploy, f"parts/{SCRIPT}", f"parts/{README}")}
     for path in sorted(own.rglob("*")) if own.is_dir() else ():
         name = str(path.relative_to(own))
         if path.is_file() and name not in known:

@@ -15,7 +15,7 @@ from typing import Any
 from ruvcompile.errors import InputError
 from ruvcompile.render.node import NodeFacts
 from ruvcompile.render.templates import SUFFIX, render
-from ruvcompile.targets import Target
+from ruvcompile.targets import Target, requirements
 from ruvcompile.targets.nouns import SHARED, TEMPLATES, data_root
 
 DELIVER = "deliver"
@@ -105,8 +105,7 @@ def _view(facts: NodeFacts, target: Target) -> dict[str, Any]:
 
 def _runtime(target: Target) -> dict[str, Any]:
     """Of a back end's image; it can be the head, too."""
-    packages = [*target.packages, "ruvrun[head]"]
-    return {"backend": target.backend, "drivers": target.drivers, "packages": packages}
+    return {"backend": target.backend, "drivers": target.drivers, "packages": requirements(target, head=True)}
 
 
 def _label(name: str) -> str:

@@ -70,6 +70,13 @@ def test_it_may_be_repeated(bundle: Path, here: Installed) -> None:
     assert len(here.releases) == 1
 
 
+def test_what_was_compiled_where_it_was_served_is_no_other_release(bundle: Path, here: Installed) -> None:
+    one = installed(bundle, here)
+    (bundle / "node/compiled").mkdir()
+    (bundle / "node/compiled/stage.blob").write_text("of this machine")
+    assert installed(bundle, here) == one
+
+
 def test_staging_touches_nothing_that_runs(bundle: Path, here: Installed, tmp_path: Path) -> None:
     one = installed(bundle, here)
     second = write_bundle(tmp_path / "second", "two", facts=other_build("b"))

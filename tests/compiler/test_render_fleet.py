@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import ruvrun
 from ruvcompile.errors import InputError
 from ruvcompile.render import NodeFacts, mode_of, render_fleet
 from ruvcompile.targets import Target, load_target, target_names
@@ -77,6 +78,11 @@ def test_machines_of_several_kinds_have_no_set_of_equal_pods() -> None:
     assert not [name for name in files if name.startswith("k8s/leader")]
     assert {"docker/Dockerfile.onnxruntime", "docker/Dockerfile.openvino"} <= files.keys()
     assert "LeaderWorkerSet: its pods are alike" in files["README.md"]
+
+
+def test_an_image_has_the_release_that_it_is_named_after() -> None:
+    text = rendered("pi5", "pi5")["docker/Dockerfile.onnxruntime"]
+    assert f"'ruvrun[onnxruntime]=={ruvrun.__version__}' 'ruvrun[head]=={ruvrun.__version__}'" in text
 
 
 def test_only_the_head_is_asked() -> None:

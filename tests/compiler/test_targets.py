@@ -222,6 +222,14 @@ def test_a_template_that_nothing_renders_is_found(own: Path) -> None:
     assert (problem.ref, problem.hint) == ("template-unknown", "did you mean 'ruvrun.env.j2'?")
 
 
+def test_what_is_the_whole_fleets_is_no_targets_own(own: Path) -> None:
+    folder = own / "mine" / "templates" / "fleet"
+    folder.mkdir(parents=True)
+    (folder / "deliver.sh.j2").write_text("")
+    (problem,) = check_targets(own)
+    assert problem.ref == "template-unknown"
+
+
 def test_files_of_ones_own_are_rendered(own: Path) -> None:
     _edit(own, "cores = 4", 'cores = 4\ndeploy = ["90-camera.rules"]')
     (problem,) = check_targets(own)
