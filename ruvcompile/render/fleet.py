@@ -27,6 +27,7 @@ PLAIN: Mapping[str, str] = {
     **{f"ansible/{name}": f"ansible/{name}" for name in ("ansible.cfg", "inventory.py", "deliver.yml")},
     **{f"docker/{name}": f"docker/{name}" for name in ("compose.yaml", "Dockerfile.bundle")},
     "docker/wheels/README.md": "docker/wheels.md",
+    "docker/.env": "docker/dotenv",
     "k8s/keys.sh": "k8s/keys.sh",
     "haproxy/00-front.cfg": "haproxy/00-front.cfg",
 }

@@ -17,9 +17,11 @@ from ruvrun.errors import MachineError
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 COMMANDS: dict[str, click.Group] = {"ruvcompile": ruvcompile, "ruvrun": ruvrun}
-EXAMPLES = re.findall(
-    r"^    ((?:ruvcompile|ruvrun) .*)$", README + (ROOT / "runtime/README.md").read_text(), re.MULTILINE
-)
+TEXTS = [
+    README,
+    *(path.read_text("utf-8") for path in [ROOT / "runtime/README.md", *ROOT.glob("examples/*/README.md")]),
+]
+EXAMPLES = re.findall(r"^    ((?:ruvcompile|ruvrun) .*)$", "\n".join(TEXTS), re.MULTILINE)
 HELP = [
     match
     for group in COMMANDS.values()

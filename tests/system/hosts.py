@@ -103,7 +103,7 @@ class Machine:
 
     def run(self, script: str, *, check: bool = True) -> str:
         """What a shell on the machine prints, as root."""
-        words = ["nsenter", "-t", str(self.first), "-m", "-n", "-p", "-u", "-r", "-w/", "bash", "-c", script]
+        words = ["nsenter", "-t", str(self.first), "-m", "-n", "-p", "-u", "-r", "bash", "-c", f"cd /; {script}"]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
         assert not check or done.returncode == 0, (self.name, script, done.stderr)
         return done.stdout
@@ -150,7 +150,9 @@ class Fleet:
         for machine in self.machines.values():
             machine.run(
                 "pkill -f -- '-[m] ruvrun' || true; rm -f /run/computes-wrong"
-                " /run/starts-nothing /usr/local/bin/{uname,python3,rsync,cat};"
+                " /run/starts-nothing /usr/local/bin/{uname,rsync,mv}; if [ -e /usr/local/bin/python-kept ];"
+                " then mv /usr/local/bin/python-kept /usr/local/bin/python-here; fi;"
+                " if [ -e /run/taken ]; then kill $(cat /run/taken); rm /run/taken; fi;"
                 " rm -rf /opt/ruvrun /etc/ruvrun /etc/systemd/system/ruvrun@* /run/services"
             )
 

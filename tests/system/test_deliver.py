@@ -192,7 +192,7 @@ def _limit(fleet: Fleet, name: str, rate: str | None) -> None:
 @pytest.mark.parametrize("way", ["rsync", "ssh"])
 def test_what_is_damaged_on_the_way_is_noticed(fleet: Fleet, first: Path, second: Path, way: str) -> None:
     assert deliver(fleet, first).returncode == 0
-    victim = fleet.machines["pi-2"]
+    victim = fleet.machines["pi-1"]  # which gets a layer that was another's
     if way == "rsync":
         damage = 'target=$(find /opt/ruvrun/*/incoming/weights -type f -links 1 | head -n 1); printf x >>"$target"'
         script = f'#!/bin/bash\n/usr/bin/rsync "$@"; code=$?; {damage}; exit $code\n'
@@ -200,13 +200,13 @@ def test_what_is_damaged_on_the_way_is_noticed(fleet: Fleet, first: Path, second
         mend = "rm /usr/local/bin/rsync"
     else:
         victim.run("mount --bind /dev/null /usr/bin/rsync")  # it has none
-        script = '#!/bin/bash\n[ $# = 0 ] || exec /usr/bin/cat "$@"\nexec tr a b\n'
-        victim.run(f"printf %s {shlex.quote(script)} >/usr/local/bin/cat && chmod 755 /usr/local/bin/cat")
-        mend = "rm /usr/local/bin/cat"
+        script = '#!/bin/bash\n[[ $1 != */weights/* && $2 != */weights/* ]] || printf x >>"$1"\nexec /usr/bin/mv "$@"\n'
+        victim.run(f"printf %s {shlex.quote(script)} >/usr/local/bin/mv && chmod 755 /usr/local/bin/mv")
+        mend = "rm /usr/local/bin/mv"
     try:
         done = deliver(fleet, second)
         assert done.returncode == 5, done.stderr
-        assert re.search(r"error\[copy-damaged\]: pi-2: \S+ was damaged on the way", done.stderr), done.stderr
+        assert re.search(r"error\[copy-damaged\]: pi-1: \S+ was damaged on the way", done.stderr), done.stderr
         assert running(fleet, first) == {short(first)}
         victim.run(mend)
         done = deliver(fleet, second)
@@ -218,7 +218,8 @@ def test_what_is_damaged_on_the_way_is_noticed(fleet: Fleet, first: Path, second
 
 def test_where_the_disk_is_full_the_old_release_runs_on(fleet: Fleet, first: Path, second: Path) -> None:
     assert deliver(fleet, first).returncode == 0
-    fleet.machines["pi-0"].run("fallocate -l $(($(df --output=avail -B1 /opt | tail -n 1) - 100000)) /opt/filled")
+    (second / "bundles/pi-0/node/notes.bin").write_bytes(os.urandom(4_000_000))
+    fleet.machines["pi-0"].run("fallocate -l $(($(df --output=avail -B1 /opt | tail -n 1) - 1000000)) /opt/filled")
     done = deliver(fleet, second)
     fleet.machines["pi-0"].run("rm /opt/filled")
     assert done.returncode == 7, done.stderr
@@ -257,13 +258,19 @@ def test_a_fleet_that_does_not_get_ready_goes_back(fleet: Fleet, first: Path, se
     assert running(fleet, second) == {short(second)}
 
 
+LISTENS = "import socket, time; s = socket.create_server((chr(48), 7070)); time.sleep(600)"
 FAULTS = {
     "host-unreachable": ("pi-0", "10.87.0.99", "true", 6),
     "ssh-key": ("pi-1", "nobody@10.87.0.11", "true", 6),
     "ssh-wrong": ("pi-2", "root@pi two", "true", 3),
     "other-architecture": ("pi-0", "", "printf '#!/bin/sh\\necho armv7l\\n' >/usr/local/bin/uname", 7),
-    "python-old": ("pi-1", "", "printf '#!/bin/sh\\necho 3.9\\n' >/usr/local/bin/python3", 7),
-    "not-installed": ("pi-2", "", "python3 -m http.server 7070 >/dev/null 2>&1 & echo $! >/run/taken", 7),
+    "python-old": ("pi-1", "", f"cp {PYTHON} {PYTHON[:-4]}kept; printf '#!/bin/sh\\necho 3.9\\n' >{PYTHON}", 7),
+    "not-installed": (
+        "pi-2",
+        "",
+        f"setsid {PYTHON} -c '{LISTENS}' >/dev/null 2>&1 </dev/null & echo $! >/run/taken; sleep 1",
+        7,
+    ),
 }
 
 
@@ -279,16 +286,48 @@ def test_a_fault_of_one_machine_is_one_error_of_that_machine(
             name, ssh, script, _ = FAULTS[fault]
             if ssh:
                 changed = re.sub(rf'(name = "{name}".*ssh = )"[^"]*"', rf'\1"{ssh}"', changed)
-            fleet.machines[name].run(
-                f"{script}; chmod 755 /usr/local/bin/uname /usr/local/bin/python3 2>/dev/null || true"
-            )
+            fleet.machines[name].run(f"{script}; chmod 755 /usr/local/bin/uname 2>/dev/null || true")
         (first / "nodes.toml").write_text(changed)
-        done = fleet.run(first / "deliver/deliver.sh", "stage", *(WORDS if "python-old" not in faults else ()))
+        done = fleet.run(first / "deliver/deliver.sh", "stage", *WORDS)
         (first / "nodes.toml").write_text(nodes)
         told = re.findall(r"^error\[(.+?)\]: (\S+):", done.stderr, re.MULTILINE)
         assert [(ref, name) for ref, name in told if ref in FAULTS] == [(fault, FAULTS[fault][0]) for fault in faults]
         assert done.returncode == FAULTS[faults[0]][3]
+        assert {row[2] for name, row in table(done.stdout).items() if name not in {FAULTS[f][0] for f in faults}} <= {
+            "passed"
+        }
         assert running(fleet, first) == {"none"}
-        for fault in faults:
-            fleet.machines[FAULTS[fault][0]].run("[ ! -e /run/taken ] || { kill $(cat /run/taken); rm /run/taken; }")
         fleet.reset()
+
+
+def play(fleet: Fleet, dist: Path, **variables: object) -> tuple[int, str, dict[str, dict[str, int]]]:
+    """A run of the playbook: exit code, what was told, and the recap of each machine."""
+    words = [word for name, value in variables.items() for word in ("-e", json.dumps({name: value}))]
+    fixed = {"install_words": f"--python {PYTHON}", "ansible_python_interpreter": sys.executable}
+    words = [str(Path(sys.executable).with_name("ansible-playbook")), "deliver.yml", *words, "-e", json.dumps(fixed)]
+    done = fleet.run(
+        *("bash", "-c", f"cd {shlex.quote(str(dist / 'deliver/ansible'))} && exec {shlex.join(words)}"),
+        seconds=400,
+        ANSIBLE_SSH_ARGS=f"-F {fleet.folder / 'desk/config'} -o ControlMaster=auto -o ControlPersist=60",
+        ANSIBLE_HOME=str(fleet.folder / "ansible"),
+        ANSIBLE_NOCOLOR="1",
+    )
+    recap = re.findall(r"^(\S+)\s+: (ok=.*)$", done.stdout, re.MULTILINE)
+    counts = {name: {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line)} for name, line in recap}
+    return done.returncode, done.stdout + done.stderr, counts
+
+
+def test_ansible_delivers_the_same_and_a_second_run_changes_nothing(fleet: Fleet, first: Path, second: Path) -> None:
+    code, told, counts = play(fleet, first)
+    assert code == 0, told
+    assert counts.keys() == set(NAMES)
+    assert all(count["changed"] > 0 for count in counts.values())
+    assert running(fleet, first) == {short(first)}
+    code, told, counts = play(fleet, first)
+    assert code == 0, told
+    assert {name: count["changed"] for name, count in counts.items()} == dict.fromkeys(NAMES, 0), told
+    fleet.machines["pi-2"].run("touch /run/starts-nothing")
+    code, told, _ = play(fleet, second, seconds=3)
+    assert code != 0
+    assert "all have gone back" in told
+    assert running(fleet, first) == {short(first)}
