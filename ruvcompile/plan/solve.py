@@ -211,11 +211,22 @@ class Solver:
     def _solution(
         self, shape: Shape, scene: Scene, loads: Loads, found: Sequence[tuple[Stage, ...]], proof: Proof
     ) -> Solution:
-        straight = {stages: self._straight(scene, loads, stages) for stages in found}
-        pipelines = sorted(
-            (straight[stages] for stages in found),
-            key=lambda stages: (*self._turn(scene, loads, stages), _kinds(stages)),
-        )
+        """Those pipelines, with their kinds in order where all of them together lose nothing by it.
+
+        One that serves a single sequence sooner gets a larger share, of which another one might have made more.
+        """
+        straight = [self._straight(scene, loads, stages) for stages in found]
+        made = self._drafted(shape, scene, loads, straight, proof)
+        if straight == list(found):
+            return made
+        as_found = self._drafted(shape, scene, loads, found, proof)
+        return as_found if self._better(as_found, made) else made
+
+    def _drafted(
+        self, shape: Shape, scene: Scene, loads: Loads, found: Sequence[tuple[Stage, ...]], proof: Proof
+    ) -> Solution:
+        """Pipelines in the order in which they get their shares, and what they give."""
+        pipelines = sorted(found, key=lambda stages: (*self._turn(scene, loads, stages), _kinds(stages)))
         draft = Solution(
             shape,
             sum(loads.shares),

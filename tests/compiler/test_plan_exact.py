@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ruvcompile.errors import FitError
-from ruvcompile.partition import Hop
+from ruvcompile.partition import Hop, Value
 from ruvcompile.plan import Plan, make_plan
 from ruvcompile.plan.memory import activation_bytes
 from ruvcompile.program import Program
 from tests.compiler.planned import facts_of
 from tests.decoders import tiny_program
-from tests.plan_cases import Case, cases, costs_of, decoders, fleet_of, program_of
+from tests.plan_cases import Case, Machine, cases, costs_of, decoders, fleet_of, program_of
 
 QUICK = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -88,6 +89,29 @@ def test_a_decoders_plan_is_the_best_there_is_thousands_of_times(decoder: Progra
 @settings(QUICK, max_examples=40)
 def test_a_weight_that_is_held_once_hides_no_plan(case: Case) -> None:
     check(case)
+
+
+def test_a_pipeline_is_not_made_faster_where_its_larger_share_costs_all_of_them(decoder: Program) -> None:
+    """Turned round, the slower of two would serve a single sequence sooner, and get three of five sequences."""
+    machines = [
+        Machine((7.812, 4.683, 0.416, 4.683, 0.416, 8.212), per_row=1.0, head_ms=1.0),
+        Machine((5.678, 2.965, 7.38, 2.965, 7.38, 1.007), per_row=1.0),
+        Machine((1.229, 7.088, 5.095, 7.088, 5.095, 7.035), per_row=0.1, head_ms=1.0),
+    ]
+    ways = {(0, 2): 1, (0, 3): 1, (2, 1): 1} | dict.fromkeys([(1, 0), (1, 3), (2, 0), (2, 3), (3, 0), (3, 1)], 4)
+    case = Case(
+        tuple(Value(item - 1, (item,), 0) for item in range(7)),
+        (0,) * 6,
+        tuple(machines),
+        tuple((what, 0, frozenset[int]()) for what in (0, 1, 2, 1)),
+        {pair: Hop(float(ways.get(pair, 0))) for pair in permutations(range(4), 2)},
+        streams=5,
+        objective="throughput",
+        decoder=True,
+        shape=(2, 2),
+    )
+    check(case, decoder)
+    assert case.best() == pytest.approx(124.083339)
 
 
 def with_another(case: Case, data: st.DataObject) -> Case:
