@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES, KvType
+from ruvrun.manifest.blocks import pool_of
 
 KV_TYPES: Mapping[str, KvType] = {"f32": "float32", "f16": "float16", "u8": "uint8"}
 """Types of keys and values: their names in options and in OpenVINO, and in a manifest, which are NumPy's."""
@@ -36,6 +37,7 @@ class BackEnd:
         runtime_bytes: what a stage's process takes with nothing loaded, where that was not measured.
         serving_bytes: what serving adds to it, measured or not.
         copies: whether each of its decoders is a ``CopyingExecutor``, and computes a prompt alike however divided.
+        pooled: whether each of its decoders is a ``PooledExecutor``.
     """
 
     title: str
@@ -46,6 +48,7 @@ class BackEnd:
     runtime_bytes: int = RUNTIME_BYTES
     serving_bytes: int = SERVING_BYTES
     copies: bool = False
+    pooled: bool = False
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -64,6 +67,7 @@ BACK_ENDS: Mapping[str, BackEnd] = {
         {"f32": ("f32", "f16", "u8"), "bf16": ("u8",)},  # its attention with numbers of 16 bits has no others of ours
         CPU,
         copies=True,
+        pooled=True,
         runtime_bytes=_BARE,
         serving_bytes=_SERVING,
     ),
@@ -89,6 +93,9 @@ BACK_ENDS: Mapping[str, BackEnd] = {
 }
 
 
+COPYING = frozenset(name for name, each in BACK_ENDS.items() if each.copies)
+POOLED = frozenset(name for name, each in BACK_ENDS.items() if each.pooled)
+
 PRECISIONS = tuple(dict.fromkeys(precision for each in BACK_ENDS.values() for precision in each.kv_types))
 """Of the numbers that any of them computes with."""
 
@@ -98,9 +105,30 @@ def device_for(backend: str) -> str:
     return BACK_ENDS[backend].device if backend in BACK_ENDS else ""
 
 
+def positions(backend: str, context: int, streams: int) -> int:
+    """How many positions of key/value space a stage takes: of a pool whole blocks, and one beside it."""
+    if backend not in POOLED:
+        return context * streams
+    pool = pool_of(context, streams)
+    return (pool.blocks + 1) * pool.size
+
+
 def package_of(backend: str) -> str:
     """The package that a back end is in; of an unknown one its name."""
     return BACK_ENDS[backend].package if backend in BACK_ENDS else backend
 
 
-__all__ = ["BACK_ENDS", "CPU", "GPU", "KV_TYPES", "NPU", "PRECISIONS", "BackEnd", "device_for", "package_of"]
+__all__ = [
+    "BACK_ENDS",
+    "COPYING",
+    "CPU",
+    "GPU",
+    "KV_TYPES",
+    "NPU",
+    "POOLED",
+    "PRECISIONS",
+    "BackEnd",
+    "device_for",
+    "package_of",
+    "positions",
+]

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ruvrun.backends import positions
 from ruvrun.errors import FitError, MachineError
 from ruvrun.manifest import PACKED, RUNTIME_BYTES, SERVING_BYTES, Manifest
-from ruvrun.manifest.blocks import positions
 
 _MEMINFO = Path("/proc/meminfo")
 _CPUINFO = Path("/proc/cpuinfo")

@@ -51,16 +51,19 @@ def compile_parts(
 
 
 def _run(line: str, work: Path, failed: str) -> None:
-    ran = subprocess.run(
-        shlex.split(line),
-        cwd=work,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    try:
+        ran = subprocess.run(
+            shlex.split(line),
+            cwd=work,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:  # a step may name another command than the one that was looked for
+        raise _refused(failed, line, [str(error)]) from None
     if ran.returncode:
         told = [text for text in ran.stdout.splitlines() if text.strip()][-_LAST:]
         raise _refused(failed, line, told)

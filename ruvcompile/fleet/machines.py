@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ruvcompile.fleet.governance import Place, Wanted
-from ruvrun.manifest import LOCAL
+from ruvrun.manifest import LOCAL, reserve
 
 HOST = "host"
 PORT = 7070
 GIB = 2**30
-RESERVE_SHARE = 0.15
-RESERVE_LEAST = GIB
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,8 @@ class FleetNode:
 
     def usable(self, installed: int) -> int:
         """Bytes a stage may use of ``installed`` bytes, once the reserve is off."""
-        reserve = self.reserve if self.reserve is not None else max(int(installed * RESERVE_SHARE), RESERVE_LEAST)
-        return max(0, installed - reserve)
+        left = self.reserve if self.reserve is not None else reserve(installed)
+        return max(0, installed - left)
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,9 @@ from ruvcompile.passes.scope import reads
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.nodes import Member, Scene
-from ruvrun.backends import KV_TYPES
+from ruvrun.backends import KV_TYPES, positions
 from ruvrun.costs import UnitCost
 from ruvrun.manifest import PACKED, KeyValue
-from ruvrun.manifest.blocks import positions
 
 CHUNK = 256
 """Tokens of a prompt that the engine puts into one step."""

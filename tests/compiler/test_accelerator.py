@@ -20,11 +20,13 @@ from onnx import TensorProto, helper
 
 from ruvcompile.accelerator import build_parts, plan_parts, target_of
 from ruvcompile.accelerator.divided import divide
+from ruvcompile.accelerator.vendor import compile_parts
 from ruvcompile.cli import run
 from ruvcompile.errors import FitError, UsageError
 from ruvcompile.options import Options, resolve
 from ruvcompile.passes.units import Unit
 from ruvcompile.progress import Silent
+from ruvcompile.targets import load_target
 from tests.graphs import PP_OCR, make_model, model_path, tensor, weight
 from tests.models import write_tiny_gguf
 
@@ -326,6 +328,16 @@ def test_what_the_compiler_refuses_is_told_in_its_words(
     assert "UnsupportedLayerError: no" in caught.value.context
     assert (tmp_path / "dist.parts" / "part_0.onnx").is_file()
     assert not list((tmp_path / "dist.parts").glob("*.hef"))
+
+
+def test_a_step_of_a_command_that_is_not_here_is_told(tmp_path: Path) -> None:
+    (tmp_path / "part_0.onnx").write_bytes(b"")
+    accelerator = load_target("pi5-hailo10h").accelerator
+    assert accelerator is not None
+    with pytest.raises(FitError) as caught:
+        compile_parts(tmp_path, {"part_0": ["no-such-command part_0.onnx"]}, accelerator)
+    assert caught.value.ref == "accelerator-refuses"
+    assert "no-such-command" in caught.value.context[-1]
 
 
 def test_a_compiler_that_makes_nothing_is_told(detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

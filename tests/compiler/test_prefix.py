@@ -14,8 +14,9 @@ from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvcompile.program import Program
+from ruvrun.backends import COPYING
 from ruvrun.engine import Engine
-from ruvrun.executors import COPYING, CopyingExecutor, load_decoder
+from ruvrun.executors import CopyingExecutor, load_decoder
 from ruvrun.frames import Sampled
 from ruvrun.manifest.blocks import BLOCK
 from ruvrun.pipeline import LocalPipeline, Request, Worker

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ruvrun.backends import positions
 from ruvrun.engine.blocks import MARGIN, BlockTable
 from ruvrun.manifest import Space
-from ruvrun.manifest.blocks import MOST, SHARING, Pool, pool_of, positions, sequences_of
+from ruvrun.manifest.blocks import MOST, SHARING, Pool, pool_of, sequences_of
 from ruvrun.pipeline.head import engine_of
 from tests.runtime.engine_ring import request
 from tests.runtime.fake_ring import fake_manifest

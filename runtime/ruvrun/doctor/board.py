@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from ruvrun.doctor.facts import read
 from ruvrun.doctor.finding import Finding
 from ruvrun.toml import FORMAT, read_toml
 
@@ -45,7 +46,7 @@ def board(bundle: Path, root: Path) -> Iterator[Finding]:
 
 def _processor(bundle: Path, root: Path) -> Iterator[Finding]:
     flags: set[str] = set()
-    for line in _text(root / "proc/cpuinfo").splitlines():
+    for line in read(root / "proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
             flags |= set(value.split())
@@ -73,10 +74,10 @@ def _pages(page: int) -> Finding:
 
 def _memory_groups(root: Path) -> Iterator[Finding]:
     """A Pi's firmware boots with memory control groups off, unless it is told otherwise."""
-    rows = [line.split() for line in _text(root / "proc/cgroups").splitlines() if not line.startswith("#")]
+    rows = [line.split() for line in read(root / "proc/cgroups").splitlines() if not line.startswith("#")]
     told = [row[3] != "0" for row in rows if row and row[0] == "memory"]
     listed = root / "sys/fs/cgroup/cgroup.controllers"
-    on = told[0] if told else "memory" in _text(listed).split() if listed.is_file() else None
+    on = told[0] if told else "memory" in read(listed).split() if listed.is_file() else None
     if on is None:
         return
     if on:
@@ -97,7 +98,7 @@ def _power(root: Path) -> Iterator[Finding]:
     alarms = [
         path
         for path in (root / "sys/class/hwmon").glob("hwmon*")
-        if _text(path / "name").strip() == "rpi_volt" and _text(path / "in0_lcrit_alarm").strip() == "1"
+        if read(path / "name").strip() == "rpi_volt" and read(path / "in0_lcrit_alarm").strip() == "1"
     ]
     if bits is None and not (root / "sys/class/hwmon").is_dir():
         return
@@ -121,7 +122,7 @@ def _power(root: Path) -> Iterator[Finding]:
 def _throttled(root: Path) -> int | None:
     """What a Pi's firmware says of voltage and heat, in bits; None where there is no such firmware."""
     for path in (root / "sys/devices/platform").glob("*/*firmware*/get_throttled"):
-        return _number(_text(path).strip())
+        return _number(read(path).strip())
     command = root / VCGENCMD
     if not command.exists():
         return None
@@ -137,7 +138,7 @@ def _heat(root: Path) -> Iterator[Finding]:
     counts = [
         int(text)
         for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
-        if (text := _text(path).strip()).isdigit()
+        if (text := read(path).strip()).isdigit()
     ]
     if any(counts):
         seen = f"cores lowered their clock {sum(counts)} times since it was started"
@@ -151,10 +152,3 @@ def _number(text: str) -> int | None:
         return int(text, 16)
     except ValueError:
         return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

@@ -14,6 +14,7 @@ from ruvrun import machine
 from ruvrun.doctor.finding import Finding
 from ruvrun.errors import FitError, RuvError
 from ruvrun.machine import Need, size
+from ruvrun.manifest import reserve
 from ruvrun.placement import Placement, place, space
 
 RELEASES = "releases"
@@ -71,6 +72,6 @@ def _neighbours(home: Path) -> dict[str, list[Need]]:
 
 
 def _usable() -> int:
-    """What the machine has, less a share for all else that runs there: as the build reserves it."""
+    """What the machine has, less what is left to all else: as a build counts it."""
     installed = machine.memory_total()
-    return installed - max(1 << 30, int(0.15 * installed))
+    return installed - reserve(installed)

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from ruvrun.doctor.facts import read
 from ruvrun.doctor.finding import Finding
 from ruvrun.machine import size
 
@@ -31,7 +32,7 @@ def swap(root: Path) -> Finding:
     """Weights that are swapped out are read back at every token; compressed memory (zram) is no disk."""
     used = 0
     names = []
-    for line in _text(root / "proc/swaps").splitlines()[1:]:
+    for line in read(root / "proc/swaps").splitlines()[1:]:
         name, _, _, taken, *_ = line.split()
         if "zram" not in name:
             names.append(name)
@@ -62,11 +63,11 @@ def kernel_clock_is_kept() -> bool:
 
 def suspend(root: Path) -> Finding:
     """A machine that falls asleep for lack of a user takes its stage with it: laptops and desktops, not boards."""
-    able = "mem" in _text(root / "sys/power/state").split()
+    able = "mem" in read(root / "sys/power/state").split()
     units = [root / "etc/systemd/system" / f"{name}.target" for name in ("sleep", "suspend")]
     masked = any(unit.is_symlink() and str(unit.readlink()) == "/dev/null" for unit in units)
     default = root / "etc/systemd/system/default.target"
-    battery = any(_text(path / "type").strip() == "Battery" for path in (root / "sys/class/power_supply").glob("*"))
+    battery = any(read(path / "type").strip() == "Battery" for path in (root / "sys/class/power_supply").glob("*"))
     desktop = default.is_symlink() and default.readlink().name == "graphical.target"
     if not able or masked or not (battery or desktop):
         return Finding("suspend", "ok", "it stays awake" if not able or masked else "nothing sends it to sleep")
@@ -80,10 +81,10 @@ def network(root: Path) -> Iterator[Finding]:
     """What each interface that is up can carry; an activation crosses a link at every step."""
     why = "an activation crosses a link at every step, and a slow or lossy one holds up all stages"
     for path in sorted((root / "sys/class/net").glob("*")):
-        if not (path / "device").exists() or _text(path / "operstate").strip() != "up":
+        if not (path / "device").exists() or read(path / "operstate").strip() != "up":
             continue
         check = f"network {path.name}"
-        speed = _text(path / "speed").strip()
+        speed = read(path / "speed").strip()
         if (path / "wireless").exists() or (path / "phy80211").exists():
             hint = f"use the wired network; until then: sudo iw dev {path.name} set power_save off"
             yield Finding(check, "warn", "Wi-Fi", hint, 0, why)
@@ -92,10 +93,3 @@ def network(root: Path) -> Iterator[Finding]:
             yield Finding(check, "warn", f"{speed} Mbit/s", hint, 0, why)
         else:
             yield Finding(check, "ok", f"{speed} Mbit/s" if speed.isdigit() else "wired")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

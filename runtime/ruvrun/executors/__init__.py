@@ -31,9 +31,6 @@ from ruvrun.manifest.blocks import Pool
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-COPYING = frozenset(name for name, each in BACK_ENDS.items() if each.copies)
-"""Back ends whose decoders are each a ``CopyingExecutor``, and compute a prompt alike however it is divided."""
-
 
 class Span(msgspec.Struct, frozen=True, gc=False):
     """The part of a step that belongs to one sequence: ``count`` tokens from ``position`` on, in ``slot``.
@@ -170,7 +167,6 @@ def _module(backend: str) -> Any:
 
 
 __all__ = [
-    "COPYING",
     "Array",
     "CopyingExecutor",
     "DecoderExecutor",

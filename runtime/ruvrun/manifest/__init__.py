@@ -38,6 +38,7 @@ from ruvrun.manifest.nouns import (
     Space,
     Stage,
     Tensor,
+    reserve,
 )
 from ruvrun.manifest.promise import Expected, Plan
 from ruvrun.manifest.tables import Table
@@ -177,4 +178,5 @@ __all__ = [
     "read_file",
     "read_table",
     "read_toml",
+    "reserve",
 ]

@@ -15,9 +15,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-POOLED = frozenset({"openvino"})
-"""Back ends whose decoders are each a ``PooledExecutor``."""
-
 BLOCK = 32
 """Positions of a block: OpenVINO's on a CPU; and those in which beginnings of prompts are known again everywhere."""
 
@@ -34,14 +31,6 @@ class Pool(NamedTuple):
 def pool_of(context: int, streams: int) -> Pool:
     """The pool of a stage that was planned for ``streams`` sequences of ``context`` positions."""
     return Pool(streams * -(-context // BLOCK), BLOCK)
-
-
-def positions(backend: str, context: int, streams: int) -> int:
-    """How many positions of key/value space such a stage takes: whole blocks, and one beside the pool's."""
-    if backend not in POOLED:
-        return context * streams
-    pool = pool_of(context, streams)
-    return (pool.blocks + 1) * pool.size
 
 
 def sequences_of(streams: int) -> int:

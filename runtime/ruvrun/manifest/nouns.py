@@ -28,12 +28,18 @@ class Tensor(Table, frozen=True):
 PACKED = 1.4
 RUNTIME_BYTES = 62 << 20
 SERVING_BYTES = 22 << 20
+_RESERVE_SHARE, _RESERVE_LEAST = 0.15, 1 << 30
 
 SCALE_BYTES = 8
 """What keys or values of eight bits have with them: a scale and a zero for each token of each head."""
 
 
 KvType = Literal["float32", "float16", "uint8"]
+
+
+def reserve(installed: int) -> int:
+    """Of so many bytes of memory those that are left to the system, and to all else that runs there."""
+    return max(_RESERVE_LEAST, int(_RESERVE_SHARE * installed))
 
 
 class KeyValue(Table, frozen=True):

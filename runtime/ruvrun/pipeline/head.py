@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ruvrun.backends import COPYING, POOLED
 from ruvrun.engine import Engine
-from ruvrun.executors import COPYING
 from ruvrun.manifest import Manifest, Pipeline, Space
-from ruvrun.manifest.blocks import BLOCK, POOLED, pool_of, sequences_of
+from ruvrun.manifest.blocks import BLOCK, pool_of, sequences_of
 from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.chunks import chunks_beside
 from ruvrun.pipeline.driver import Driver
