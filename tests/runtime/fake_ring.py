@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,6 +13,17 @@ from ruvrun.manifest import Head, Manifest, Node, Pipeline, Placed, Plan, Progra
 from ruvrun.pipeline.worker import Worker
 
 Event = tuple[frames.Message, Mapping[str, Array], int]
+
+
+WAIT = 20.0
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait for what another thread does, and not for ever."""
+    until = time.monotonic() + WAIT
+    while not true():
+        assert time.monotonic() < until, "it never came to that"
+        time.sleep(0.001)
 
 
 class FakeRing:

@@ -27,8 +27,8 @@ from ruvrun.bench.stages import stage_figures, verdict
 from ruvrun.cli import cli
 from ruvrun.errors import FitError, InputError, UnreachableError
 from ruvrun.frames import Counters, State
-from tests.runtime.fake_ring import fake_manifest
-from tests.runtime.test_driver import WAIT, driving, graph
+from tests.runtime.fake_ring import WAIT, fake_manifest
+from tests.runtime.test_driver import driving, graph
 from tests.runtime.test_infer import serving
 
 

@@ -20,11 +20,10 @@ from ruvrun.manifest import Expected, Plan, Tensor
 from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.worker import Worker
-from tests.runtime.fake_ring import FakeRing, fake_manifest
+from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, wait_until
 from tests.runtime.fakes import fake_workers, greedy, plain_tokens
 
 NAMES = ("a", "b")
-WAIT = 20.0
 
 
 @contextmanager
@@ -234,8 +233,7 @@ def test_an_idle_driver_sleeps() -> None:
         ring.ready()
         assert driver.wait_ready(WAIT)
         start(driver, request(driver)).tokens()
-        while not ring.sleeping.wait(WAIT) or driver._lanes[0].due is not None:
-            pass
+        wait_until(lambda: ring.sleeping.is_set() and driver._lanes[0].due is None)
         before = ring.polls
         assert not threading.Event().wait(0.1)
         assert ring.polls == before

@@ -26,10 +26,10 @@ from ruvrun.pipeline.worker import Worker
 from ruvrun.server import build_app
 from ruvrun.server import infer as infer_module
 from ruvrun.tokenizer import Tokenizer
-from tests.runtime.fake_ring import FakeRing, fake_manifest
+from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest
 from tests.runtime.fronts import CONTEXT, SAFETY, ScriptedDriver, call, manifest_of, served
 from tests.runtime.heads import byte_level, write_head
-from tests.runtime.test_driver import NAMES, WAIT, graph_spec
+from tests.runtime.test_driver import NAMES, graph_spec
 
 X = Tensor(name="x", dtype="int64", shape=["n"])
 INFER = "/v2/models/fake/infer"

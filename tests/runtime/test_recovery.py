@@ -24,10 +24,10 @@ from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.head import open_driver
 from ruvrun.pipeline.lane import absence_of
 from ruvrun.pipeline.worker import Worker
-from tests.runtime.fake_ring import FakeRing, fake_manifest
+from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, wait_until
 from tests.runtime.fakes import fake_workers, greedy, plain_tokens
 from tests.runtime.fleets import CONTEXT, SLOTS, fleet
-from tests.runtime.test_driver import NAMES, WAIT, Doubler, Listener, driving, graph_spec, request, start
+from tests.runtime.test_driver import NAMES, Doubler, Listener, driving, graph_spec, request, start
 
 STREAMS = 4
 Asked = list[tuple[Request, Listener]]
@@ -47,8 +47,7 @@ def under_way(count: int = 6) -> Iterator[tuple[Driver, FakeRing, Asked]]:
         asked = [
             (one, start(driver, one)) for one in (request(driver, tuple(range(2, 5 + n)), 20) for n in range(count))
         ]
-        while not (ring.hold and ring.sleeping.wait(WAIT)):
-            pass
+        wait_until(lambda: ring.hold and ring.sleeping.is_set())
         ring.on_step = lambda: None
         yield driver, ring, asked
 
@@ -56,8 +55,7 @@ def under_way(count: int = 6) -> Iterator[tuple[Driver, FakeRing, Asked]]:
 def lose(driver: Driver, ring: FakeRing, name: str = "b") -> None:
     """The stage is gone with all it had, and what was in the ring."""
     ring.inject(frames.State(name, "lost", "it was killed"))
-    while driver.health()["status"] != "lost":
-        pass
+    wait_until(lambda: driver.health()["status"] == "lost")
     ring.lose_ring()
     ring.replace(fake_workers(2, slots=STREAMS, context=64)[NAMES.index(name)], NAMES.index(name))
     ring.release()
@@ -135,12 +133,12 @@ def test_a_failed_step_is_done_again_and_no_third_time(monkeypatch: pytest.Monke
         assert right(asked)
         ring.hold = True
         poison = start(driver, request(driver))
+        lane = driver._lanes[0]
         for _ in range(2):
-            while not driver._lanes[0]._in_ring:
-                pass
-            ring.inject(frames.Failed(driver._lanes[0].work.epoch, 0, "b", "no memory"))
-            while driver._lanes[0]._in_ring:
-                pass
+            wait_until(lambda: lane._in_ring > 0)
+            epoch = lane.work.epoch
+            ring.inject(frames.Failed(epoch, 0, "b", "no memory"))
+            wait_until(lambda: lane.work.epoch > epoch)  # noqa: B023 - called at once
         event = poison.next()
         assert isinstance(event, Lost)
         assert "no memory" in event.why
@@ -170,8 +168,7 @@ def test_calls_of_a_graph_wait_too() -> None:
         assert ring.stepped.wait(WAIT)
         calls[5].cancel()
         ring.inject(frames.State("b", "lost", "it was killed"))
-        while driver.health()["status"] != "lost":
-            pass
+        wait_until(lambda: driver.health()["status"] == "lost")
         ring.lose_ring()
         ring.release()
         come_back(ring)

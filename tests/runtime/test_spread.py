@@ -19,12 +19,11 @@ from ruvrun.pipeline.lane import Lane
 from ruvrun.pipeline.spread import least_busy, leave, level
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.consistency import check
+from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, wait_until
 from tests.runtime.fake_ring import Event as Heard
-from tests.runtime.fake_ring import FakeRing, fake_manifest
 from tests.runtime.fakes import fake_workers, greedy, plain_tokens
 from tests.runtime.test_driver import Doubler, graph_spec
 
-WAIT = 20.0
 CONTEXT = 64
 
 
@@ -230,8 +229,7 @@ def test_a_loss_costs_what_its_pipeline_had_a_pause_and_others_nothing() -> None
         before = [first[1].get(timeout=WAIT) for _ in range(3)]
         ring.hold = True
         ring.inject(frames.State("a", "lost", "unplugged"))
-        while driver.health()["status"] != "degraded":
-            pass
+        wait_until(lambda: driver.health()["status"] == "degraded")
         health = driver.health()
         assert health["status"] == "degraded"
         assert [(node["node"], node["pipeline"], node["state"]) for node in health["nodes"]] == [
@@ -247,13 +245,11 @@ def test_a_loss_costs_what_its_pipeline_had_a_pause_and_others_nothing() -> None
         for request, events in (second, waiting, begin(driver)):
             assert tokens_of(events) == plain_tokens(request, CONTEXT)
         ring.inject(frames.State("b", "lost", "unplugged too"))
-        while driver.health()["status"] != "lost":
-            pass
+        wait_until(lambda: driver.health()["status"] == "lost")
         with pytest.raises(UnreachableError, match="no pipeline has all its stages"):
             begin(driver)
         ring.inject(frames.State("a", "ready", ""))
-        while driver.health()["status"] != "degraded":
-            pass
+        wait_until(lambda: driver.health()["status"] == "degraded")
         request, events = begin(driver)
         assert tokens_of(events) == plain_tokens(request, CONTEXT), "the first pipeline serves again"
         assert ring.sent_to[-1] == 0
@@ -265,8 +261,7 @@ def test_what_a_failed_step_was_of_goes_on_elsewhere_once_and_the_others_notice_
         first, second = begin(driver), begin(driver)
         assert ring.stepped.wait(WAIT)
         ring.inject(frames.Failed(7, 0, "a", "no memory"))
-        while first[0].id not in driver._lanes[1].callers:
-            pass
+        wait_until(lambda: first[0].id in driver._lanes[1].callers)
         third = begin(driver)
         assert third[0].id in driver._lanes[0].callers, "it is ready all the same"
         ring.release()
@@ -276,8 +271,7 @@ def test_what_a_failed_step_was_of_goes_on_elsewhere_once_and_the_others_notice_
         ring.hold = True
         poison = begin(driver)
         for node, lane in zip("ab", driver._lanes, strict=True):
-            while lane.due is None:
-                pass
+            wait_until(lambda: lane.due is not None)  # noqa: B023 - called at once
             ring.inject(frames.Failed(lane.work.epoch, 0, node, "no memory"))
         event = poison[1].get(timeout=WAIT)
         assert isinstance(event, Lost)
@@ -296,8 +290,7 @@ def test_a_pipeline_is_given_up_though_the_other_goes_on(monkeypatch: pytest.Mon
         monkeypatch.setattr(driver._lanes[0], "patience", 0.05)
         ring.hold = True
         request, events = begin(driver)
-        while request.id not in driver._lanes[1].callers:
-            pass
+        wait_until(lambda: request.id in driver._lanes[1].callers)
         ring.lose_ring_of(0)
         ring.release()
         assert tokens_of(events) == plain_tokens(request, CONTEXT)
