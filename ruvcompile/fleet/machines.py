@@ -11,7 +11,6 @@ from ruvrun.manifest import LOCAL, reserve
 
 HOST = "host"
 PORT = 7070
-GIB = 2**30
 
 
 @dataclass(frozen=True)

@@ -150,8 +150,8 @@ class Fleet:
         for machine in self.machines.values():
             machine.run(
                 "pkill -f -- '-[m] ruvrun' || true; rm -f /run/computes-wrong"
-                " /run/starts-nothing /usr/local/bin/{uname,rsync,mv}; if [ -e /usr/local/bin/python-kept ];"
-                " then mv /usr/local/bin/python-kept /usr/local/bin/python-here; fi;"
+                " /run/starts-nothing /run/starts-slowly /usr/local/bin/{uname,rsync,mv};"
+                " if [ -e /usr/local/bin/python-kept ]; then mv /usr/local/bin/python-{kept,here}; fi;"
                 " if [ -e /run/taken ]; then kill $(cat /run/taken); rm /run/taken; fi;"
                 " rm -rf /opt/ruvrun /etc/ruvrun /etc/systemd/system/ruvrun@* /run/services"
             )

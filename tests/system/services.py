@@ -2,7 +2,8 @@
 """A service manager for a machine of the tests: of ``systemctl`` the few words that install.sh says.
 
 It starts what ExecStart says and waits until that says READY, as systemd does. It does not supervise, and everything
-runs as root. Where /run/starts-nothing exists a service is active and does nothing, so that its fleet never gets ready.
+runs as root. Where /run/starts-nothing exists a service is active and does nothing, so that its fleet never gets ready;
+where /run/starts-slowly exists it takes some seconds more.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def start(unit: str) -> int:
     for word in shlex.split(keys["ExecStart"][0]):
         words += environment.get(word[1:], "").split() if word.startswith("$") else [word]
     idle = pathlib.Path("/run/starts-nothing").exists()
+    time.sleep(5 if pathlib.Path("/run/starts-slowly").exists() else 0)
     with (STATE / f"{unit}.log").open("ab") as log:
         process = subprocess.Popen(
             ["sleep", "1000"] if idle else words,

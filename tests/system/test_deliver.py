@@ -244,6 +244,22 @@ def test_where_one_fails_its_self_check_nobody_switches(fleet: Fleet, first: Pat
     assert running(fleet, first) == {short(first)}
 
 
+def test_a_switch_that_is_interrupted_goes_back_whole(fleet: Fleet, first: Path, second: Path) -> None:
+    assert deliver(fleet, first).returncode == 0
+    slow = fleet.machines["pi-1"]
+    slow.run("touch /run/starts-slowly")
+    process = fleet.start(second / "deliver/deliver.sh", *WORDS)
+    until = time.monotonic() + 4 * WAIT
+    while short(second) not in slow.run("readlink /opt/ruvrun/*/current"):
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=4 * WAIT)
+    assert process.returncode == 130, told
+    assert "all go back: interrupted" in told
+    assert running(fleet, first) == {short(first)}
+
+
 def test_a_fleet_that_does_not_get_ready_goes_back(fleet: Fleet, first: Path, second: Path) -> None:
     assert deliver(fleet, first).returncode == 0
     fleet.machines["pi-2"].run("touch /run/starts-nothing")
