@@ -1,7 +1,8 @@
 """The golden check before anything serves: whether this machine computes what the build machine computed.
 
-It loads each stage as `serve` would, with the space of one stream, which takes memory. Where a running service leaves
-too little, the check is not lost: a stage that starts repeats it before it joins.
+It loads each stage as `serve` would, so that what had to be compiled for it is there when it starts; with the space
+of one stream where there is no memory for all. Where a running service leaves too little even for that, the check is
+not lost: a stage that starts repeats it before it joins.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ def selfcheck(placement: Placement) -> Iterator[Finding]:
     planned = space(placement.manifest, None, None)
     for name in placement.stages:
         check = f"self-check {name}"
-        (need,) = machine.needs(placement.manifest, [name], context=planned.context, streams=1)
+        wanted = {
+            streams: machine.needs(placement.manifest, [name], context=planned.context, streams=streams)[0].total
+            for streams in (planned.streams, 1)
+        }
         available = machine.memory_available()
-        if need.total > available:
-            seen = f"left for the start: it takes {size(need.total)}, and {size(available)} are free beside what runs"
+        streams = next((each for each, need in wanted.items() if need <= available), 0)
+        if not streams:
+            seen = f"left for the start: it takes {size(wanted[1])}, and {size(available)} are free beside what runs"
             yield Finding(check, "warn", seen)
             continue
         placed = placement.manifest.place_of(name)
@@ -37,7 +42,7 @@ def selfcheck(placement: Placement) -> Iterator[Finding]:
                 placement.manifest,
                 placed[1].stage,
                 context=planned.context,
-                streams=1,
+                streams=streams,
                 threads=threads,
             )
         except RuvError as error:

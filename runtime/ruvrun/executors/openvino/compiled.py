@@ -8,7 +8,8 @@ They lie in the node's own part of the bundle, for they are of this machine alon
 A start takes one if all that decides is as it was: the files of the stage, the sizes, the settings, the device with its
 driver, the version of OpenVINO and the machine. Else it is ignored, which is told in one line, and the graph is
 compiled. What was compiled takes its place when whoever serves with it says so (``keep``), which is after the stage was
-seen to compute what it should. Who measures or compares says nothing, and leaves nothing behind.
+seen to compute what it should; so does who looks whether it could serve (``ruvrun.doctor.selfcheck``). Who measures
+says nothing, and leaves nothing behind.
 
 It is kept where there is room: a blob holds the weights once more, on the disk and, while it is written, in memory. One
 that a later start takes, and that does not compute what it should, is let go, and the stage is loaded again.
