@@ -23,6 +23,7 @@ from ruvcompile.render import DELIVER, NodeFacts, mode_of, render_fleet, render_
 from ruvcompile.stages import Division, Lowered, copy_stage
 from ruvcompile.targets import Target, load_target
 from ruvrun import __version__
+from ruvrun.backends import at_work
 from ruvrun.bundle import BUNDLES, COMPILED, HEAD, NODE, NODE_NAME, SECRET_KEY, stage_of
 from ruvrun.costs import COSTS, CostTable, dump_costs
 from ruvrun.manifest import (
@@ -123,12 +124,19 @@ def write_build(work: Path, contents: Contents, options: Options) -> Manifest:
 
 def _write_delivery(folder: Path, nodes: Sequence[tuple[NodeFacts, Target]], manifest: Manifest, wheels: bool) -> None:
     """What brings the bundles to other machines."""
-    most = (manifest.space.streams if manifest.space else 1) * len(manifest.pipeline)
+    most = sum(_at_a_time(manifest, pipeline) for pipeline in manifest.pipeline)
     files = render_fleet(nodes, kind=manifest.program.kind, version=__version__, most=most, wheels=wheels)
     for path, data in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
         (folder / path).chmod(mode_of(path))
+
+
+def _at_a_time(manifest: Manifest, pipeline: Pipeline) -> int:
+    """Sequences, or calls of a graph, that are at work in a pipeline; more would wait there for their turn."""
+    if manifest.space is None:
+        return 2 * len(pipeline.stages)
+    return at_work({manifest.stage[placed.stage].backend for placed in pipeline.stages}, manifest.space.streams)
 
 
 def installed_on(plan: Plan, options: Options) -> dict[str, tuple[Target, bool]]:

@@ -7,11 +7,11 @@ here once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES, KvType
-from ruvrun.manifest.blocks import pool_of
+from ruvrun.manifest.blocks import pool_of, sequences_of
 
 KV_TYPES: Mapping[str, KvType] = {"f32": "float32", "f16": "float16", "u8": "uint8"}
 """Types of keys and values: their names in options and in OpenVINO, and in a manifest, which are NumPy's."""
@@ -113,6 +113,11 @@ def positions(backend: str, context: int, streams: int) -> int:
     return (pool.blocks + 1) * pool.size
 
 
+def at_work(backends: Collection[str], streams: int) -> int:
+    """How many sequences are at work at a time, at most, in a pipeline on these back ends, planned for ``streams``."""
+    return sequences_of(streams) if POOLED.issuperset(backends) else streams
+
+
 def package_of(backend: str) -> str:
     """The package that a back end is in; of an unknown one its name."""
     return BACK_ENDS[backend].package if backend in BACK_ENDS else backend
@@ -128,6 +133,7 @@ __all__ = [
     "POOLED",
     "PRECISIONS",
     "BackEnd",
+    "at_work",
     "device_for",
     "package_of",
     "positions",

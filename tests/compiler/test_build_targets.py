@@ -58,6 +58,10 @@ def test_four_pis_get_four_bundles(pis) -> None:
     assert [node.name for node in manifest.node] == NAMES
     assert [stage.target for stage in manifest.stage] == ["pi5"] * 4
     assert [spec.target for spec in specs] == ["pi5"] * 4
+    (model,) = [path for path in (pis / "deliver/haproxy").glob("*.cfg") if path.name != "00-front.cfg"]
+    assert manifest.space is not None
+    at_work = len(manifest.pipeline) * manifest.space.streams
+    assert f"maxconn {at_work}\n" in model.read_text(), "as many as are at work, of all pipelines"
     assert sorted(path.name for path in (pis / "bundles").iterdir()) == NAMES
     for name in NAMES:
         own = pis / "bundles" / name / "node"

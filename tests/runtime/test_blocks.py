@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ruvrun.backends import positions
+from ruvrun.backends import at_work, positions
 from ruvrun.engine.blocks import MARGIN, BlockTable
 from ruvrun.manifest import Space
 from ruvrun.manifest.blocks import MOST, SHARING, Pool, pool_of, sequences_of
@@ -166,6 +166,11 @@ def test_a_pool_is_what_was_planned_and_more_share_it(streams: int, sequences: i
 def test_memory_is_counted_in_blocks_where_space_is() -> None:
     assert positions("onnxruntime", 33, 4) == 4 * 33
     assert positions("openvino", 33, 4) == (4 * 2 + 1) * 32
+
+
+def test_more_are_at_work_only_where_every_stage_has_a_pool() -> None:
+    assert at_work({"openvino"}, 4) == 16
+    assert at_work({"openvino", "onnxruntime"}, 4) == at_work({"onnxruntime"}, 4) == 4
 
 
 ACTS = st.lists(st.tuples(st.integers(0, 9), st.lists(st.integers(0, 1), min_size=1, max_size=14)), max_size=60)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ruvrun.backends import COPYING, POOLED
+from ruvrun.backends import COPYING, POOLED, at_work
 from ruvrun.engine import Engine
 from ruvrun.manifest import Manifest, Pipeline, Space
-from ruvrun.manifest.blocks import BLOCK, pool_of, sequences_of
+from ruvrun.manifest.blocks import BLOCK, pool_of
 from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.chunks import chunks_beside
 from ruvrun.pipeline.driver import Driver
@@ -66,7 +66,7 @@ def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, 
     return Engine(
         stages=len(pipeline.stages),
         context=space.context,
-        streams=sequences_of(space.streams) if pooled else space.streams,
+        streams=at_work(backends, space.streams),
         beside=chunks_beside(expected) if serving and copies else (),
         epoch=epoch,
         reuse=BLOCK if serving and copies else 0,
