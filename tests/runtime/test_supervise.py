@@ -18,7 +18,7 @@ import pytest
 from ruvrun import supervise
 from ruvrun.errors import IntegrityError, RuvError, UnreachableError
 from ruvrun.supervise import Process, Supervisor
-from ruvrun.supervise.child import LOADED, status_line
+from ruvrun.supervise.child import LOADED, status_line, status_of
 
 WAIT = 20.0
 SLEEP = "import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(60)"
@@ -97,6 +97,14 @@ def test_the_last_child_that_is_loaded_makes_it_ready_once_and_its_words_are_the
     assert lines.index("LOADED") < lines.index("ready: here")
     assert lines.count("alive") > 3
     assert told.empty(), "what is for the init system alone was told to a person"
+
+
+@pytest.mark.parametrize("text", ["ready: here", 'a "word"', ""])
+def test_a_line_that_is_a_status_is_told_from_others_and_from_one_that_was_cut_off(text: str) -> None:
+    line = status_line(text)
+    assert status_of(line) == text
+    assert status_of(line[:-1]) is None
+    assert status_of(text) is None
 
 
 def test_what_a_person_is_told_is_the_status_too() -> None:

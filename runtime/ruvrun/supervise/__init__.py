@@ -24,7 +24,6 @@ on: they are for whoever started us and watches, an init system say, which is to
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -35,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from ruvrun.errors import RuvError, UnreachableError, how_it_ended, kind_of, parse_error
-from ruvrun.supervise.child import LOADED, PATIENCE, STATUS
+from ruvrun.supervise.child import LOADED, PATIENCE, status_of
 from ruvrun.supervise.repeats import Repeats
 
 SLOWEST_RESTART = 10.0
@@ -197,8 +196,8 @@ class Supervisor:
             child.error = error
         elif line == LOADED:
             self._note_loaded(child)
-        elif line.startswith(STATUS):
-            self._status(json.loads(line)["status"])
+        elif (status := status_of(line)) is not None:
+            self._status(status)
         elif self._stopping and line.startswith(_EXPECTED):
             return
         elif self._repeats.is_new(child.process.name, line, time.monotonic()):

@@ -10,7 +10,7 @@ import threading
 import time
 
 LOADED = '{"loaded": true}'
-STATUS = '{"status": "'
+_STATUS = '{"status": "'
 PATIENCE = 4.5
 """Seconds from being asked to end to being ended."""
 
@@ -18,6 +18,16 @@ PATIENCE = 4.5
 def status_line(text: str) -> str:
     """What a child writes to its standard error to say how the service is, but not to a person."""
     return json.dumps({"status": text})
+
+
+def status_of(line: str) -> str | None:
+    """What such a line says; None where it is another, or was cut off."""
+    if not line.startswith(_STATUS):
+        return None
+    try:
+        return str(json.loads(line)["status"])
+    except ValueError:
+        return None
 
 
 def end_with_parent() -> None:
