@@ -156,7 +156,7 @@ def profile(output: str | None, **flags: Any) -> None:
 @click.option(
     "--tokens",
     type=click.IntRange(0, 1_000_000),
-    help="Compare with float64 at so many tokens of a text. [default: 2048 where back ends are mixed, else 0]",
+    help="Compare with float64 at so many tokens of a text. [default: 2048 of mixed back ends or f16 links, else 0]",
 )
 @common
 def verify(manifest: str, model: str | None, tokens: int | None, **flags: Any) -> None:

@@ -7,7 +7,8 @@
 4. disk       is there room for what will be written
 5. measure    a cost row for every unit on every kind of node; nothing is run where the given tables hold them all
 6. settle     plan: shape, nodes and cuts, from those rows; lower each stage for its back end, weights by content;
-              golden: each stage's self-check; run the stages together, and plan again until the plan's promise holds
+              golden: each stage's self-check; run the stages together, and plan again until the plan's promise holds;
+              where links round what they carry: is the answer still within bounds
 7. loss       the quantised program against the file
 8. emit       bundles, manifest, addresses, costs, report, wheels; all at once, by rename
 
@@ -49,11 +50,12 @@ from ruvcompile.plan import Facts, Member, Plan, check_cores, check_shape, conte
 from ruvcompile.plan.rules import Rules, rules_of
 from ruvcompile.probe import PROBE_BYTES, write_probe
 from ruvcompile.progress import Progress
-from ruvcompile.settle import settle
+from ruvcompile.settle import Settled, settle
+from ruvcompile.settle.links import build_with_links, with_link_type
 from ruvcompile.simulate import simulated
 from ruvcompile.stages import Lowered, check_stages, divide, lower_stages
 from ruvcompile.targets import fleet_targets
-from ruvcompile.verify import compare, source_loss
+from ruvcompile.verify import compare, record, source_loss
 from ruvcompile.wheels import check_wheels, place_wheels, shelf_of
 from ruvcompile.workspace import workspace
 from ruvrun.bundle import BUNDLES
@@ -89,15 +91,21 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
             write_build(work, _contents(front, plan, lowered, facts.costs, {}, options), options)
             return lowered, work / MANIFEST
 
-        # What a user measured elsewhere is believed; what was measured just now, unit by unit, is held against reality.
-        settled = settle(facts, front.samples, None if options.costs else make, progress)
+        def together(facts: Facts) -> tuple[Settled, Lowered]:
+            # What a user measured elsewhere is believed; what was measured now, by unit, is held against reality.
+            settled = settle(facts, front.samples, None if options.costs else make, progress)
+            return settled, settled.lowered or lower(settled.plan)
+
+        with tempfile.TemporaryDirectory(dir=work) as scratch:
+            settled, lowered, equality = build_with_links(facts, together, Path(scratch), progress)
         plan, costs = settled.plan, settled.costs
         hint = _hint(plan, costs, options, progress)
         _tell_defaults(plan, options, progress)
-        lowered = settled.lowered or lower(plan)
         loss = _loss(front, lowered.chains[0], progress)
         store.remove()
         manifest = write_build(work, _contents(front, plan, lowered, costs, loss, options), options)
+        if equality:
+            record(work / MANIFEST, equality)
         reporting.write(work, manifest, reporting.gather(front.program, front.types, plan), costs)
         place_wheels(work, installed_on(plan, options), options, progress, shelf)
     return {
@@ -120,7 +128,7 @@ def plan(options: Options, progress: Progress) -> dict[str, Any]:
         front = read_model(options, progress)
         candidates, rules = _candidates(front, options)
         facts = _facts(front, candidates, rules, options, store, directory / "scratch", progress)
-        settled = settle(facts, front.samples, None, progress)
+        settled = settle(with_link_type(facts, progress), front.samples, None, progress)
     made = settled.plan
     hint = _hint(made, settled.costs, options, progress)
     _tell_defaults(made, options, progress)

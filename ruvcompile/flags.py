@@ -53,6 +53,7 @@ def build_options(command: _F) -> _F:
         click.option("--activations", help="int8 (faster) or float, where weights are quantised. [default: int8]"),
         click.option("--kv-type", help="Type of keys and values. [default: the target's]"),
         click.option("--precision", help="f32, or bf16 on OpenVINO, which leaves equality. [default: f32]"),
+        click.option("--link-type", help="f32, f16, or auto: f16 where a link is what is slow. [default: f32]"),
         click.option("--backend", help="onnxruntime, openvino, or auto: the faster one, by stage. [default: auto]"),
         click.option("--context", type=int, help="Tokens per sequence. [default: min(model, 4096)]"),
         click.option("--streams", type=int, help="Sequences at once. [default: max(4, 2 x stages)]"),

@@ -77,12 +77,16 @@ def _check_meant(program: Program, options: Options) -> None:
     asked: Mapping[str, object]
     if program.decoder is not None:
         wrong, asked = "a decoder", {"--inputs": options.inputs, "--shape": options.shapes}
+        if program.decoder.exported and options.link_type == "f16":
+            what = f"{program.source.path} is run as it was exported, whose activations cross links as they are"
+            raise UsageError("link-type-unsupported", what, hint="leave --link-type out")
     else:
         wrong = "no decoder"
         asked = {
             "--activations": "activations" not in defaults,
             "--context": options.context,
             "--kv-type": options.kv_type,
+            "--link-type": options.link_type != "f32",
             "--max-tokens": options.max_tokens,
             "--prompt-tokens": "prompt-tokens" not in defaults,
             f"--quant {options.quant}": options.quant not in ("auto", "none"),

@@ -24,6 +24,7 @@ from ruvrun.executors import Array, load_graph
 from ruvrun.executors.openvino.forms import on_cpu
 from ruvrun.manifest import dump_toml
 from ruvrun.npz import write_npz
+from ruvrun.pipeline.halves import over_link
 
 FILE = "golden.npz"
 TOKENS = 16
@@ -53,7 +54,7 @@ def add_golden(parts: Parts, samples: Mapping[str, Value], shares: Sequence[floa
         seed_chance()  # what goes from stage to stage is the same in every build
     done = []
     for number, ((directory, spec), share) in enumerate(zip(parts.stages, shares, strict=True)):
-        inputs = {tensor.name: carried[tensor.name] for tensor in spec.inputs}
+        inputs = {tensor.name: over_link(tensor, carried[tensor.name]) for tensor in spec.inputs}
         if spec.kind == "graph":
             outputs = load_graph(directory, on_cpu(spec), threads=1).run(inputs)
         else:

@@ -26,6 +26,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "activations": ("int8", "float"),
     "kv_type": tuple(KV_TYPES),
     "precision": PRECISIONS,
+    "link_type": ("f32", "f16", "auto"),
     "backend": ("auto", "onnxruntime", "openvino"),
     "objective": ("throughput", "latency"),
 }
@@ -42,8 +43,8 @@ DEFAULTS: Mapping[str, Any] = {
 OF_DECODERS = ("prompt-tokens", "activations")
 
 PLAIN = (
-    *("stages", "replicas", "quant", "activations", "kv_type", "precision", "backend", "context", "streams"),
-    *("prompt_tokens", "objective", "name", "users", "max_tokens"),
+    *("stages", "replicas", "quant", "activations", "kv_type", "precision", "link_type", "backend"),
+    *("context", "streams", "prompt_tokens", "objective", "name", "users", "max_tokens"),
 )
 """Options that are taken as they come."""
 
@@ -70,6 +71,7 @@ class Options:
     activations: str = "int8"
     kv_type: str | None = None
     precision: str | None = None
+    link_type: str = "f32"
     backend: str | None = None
     context: int | None = None
     streams: int | None = None
@@ -189,7 +191,7 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
 NAMES = (
     *("model", "target", "nodes", "fleet", "stages", "replicas", "cut", "quant", "kv_type", "context", "streams"),
     *("prompt_tokens", "objective", "inputs", "shape", "costs", "name", "new_keys", "output", "targets_dir"),
-    *("activations", "precision", "backend", "wheels", "simulate", "users", "max_tokens", *LATER),
+    *("activations", "precision", "link_type", "backend", "wheels", "simulate", "users", "max_tokens", *LATER),
 )
 
 
@@ -197,7 +199,7 @@ NAMES = (
 _TEXT, _TEXTS = (str,), (str, list)
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "target", "fleet", "quant", "kv_type", "objective", "inputs", "name"), _TEXT),
-    **dict.fromkeys(("output", "targets_dir", "activations", "precision", "backend"), _TEXT),
+    **dict.fromkeys(("output", "targets_dir", "activations", "precision", "link_type", "backend"), _TEXT),
     **dict.fromkeys(("cut", "costs", "wheels"), _TEXTS),
     "nodes": (int, *_TEXTS),
     "shape": (dict, *_TEXTS),

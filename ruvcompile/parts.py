@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
+
 from ruvcompile.lower.draft import kv_type_of
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
@@ -22,6 +24,7 @@ from ruvcompile.program import Piece, Program
 from ruvrun.bundle import StageSpec
 from ruvrun.executors import Array, Span, load_decoder
 from ruvrun.executors.openvino.forms import on_cpu
+from ruvrun.pipeline.halves import over_link
 
 PART_BYTES = 384 << 20
 """Weights of a stage up to which it is run as it stands; loading takes up to twice as much."""
@@ -69,7 +72,9 @@ class Parts:
                     passing=True,
                     kv_type=kv_type_of(spec),
                 )
-                yield Path(folder), part
+                ports = {tensor.name: tensor for tensor in spec.inputs}
+                inputs = [ports.get(tensor.name, tensor) for tensor in part.inputs]
+                yield Path(folder), msgspec.structs.replace(part, inputs=inputs)
 
     def all(self) -> Iterator[Stage]:
         """The parts of all stages."""
@@ -88,10 +93,13 @@ def run_parts(parts: Iterable[Stage], inputs: Mapping[str, Array], *, rows: int,
 
     Returns:
         All that was made and given; arrays are the caller's own.
+
+    Raises:
+        IntegrityError: ``link-overflow``, where links have a type that cannot hold what crosses.
     """
     known = dict(inputs)
     for directory, spec in parts:
-        given = {tensor.name: known[tensor.name] for tensor in spec.inputs}
+        given = {tensor.name: over_link(tensor, known[tensor.name]) for tensor in spec.inputs}
         count = len(next(iter(given.values())))
         executor = load_decoder(directory, on_cpu(spec), context=count, slots=1, threads=threads)
         outputs = executor.step([Span(0, 0, count, min(rows, count))], given)

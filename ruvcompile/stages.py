@@ -108,6 +108,7 @@ def lower_stages(
             types=types,
             keyed=keyed,
             kv_type=target.kv_type,
+            link_type=plan.link_type,
         )
         stages.append((directory, spec))
         done()

@@ -217,7 +217,7 @@ def verify_text(result: Mapping[str, Any]) -> str:
     compared = f"{cases}, {result['tokens']} tokens" if result.get("tokens") else cases
     largest = result.get("max_abs_diff")
     apart = f"; largest difference {largest:.3g}" if largest is not None else ""
-    what = "in company against alone" if result.get("mixed") else "staged against uncut"
+    what = "in company against alone" if result.get("mixed") or result.get("rounded") else "staged against uncut"
     lines = [f"{what}: {same} ({compared}{apart})"]
     lines += [_equality(each) for each in result.get("equality", [])]
     source = result.get("vs_source")

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnx_ir as ir
 
 import ruvrun
@@ -28,7 +29,7 @@ from ruvcompile.passes.scope import reads
 from ruvcompile.program import Piece, Program
 from ruvrun.backends import package_of
 from ruvrun.bundle import BUNDLE, StageSpec
-from ruvrun.manifest import PROTOCOL, KeyValue, KvType, dump_toml
+from ruvrun.manifest import PROTOCOL, KeyValue, KvType, Tensor, dump_toml
 from ruvrun.profile.sheet import UNITS
 
 LOWERINGS = {
@@ -53,12 +54,14 @@ def write_stage(
     passing: bool = False,
     keyed: Keyed | None = None,
     kv_type: str = "f32",
+    link_type: str = "f32",
 ) -> StageSpec:
     """Lower ``piece`` and write its graph, weights and ``bundle.toml`` into ``directory``.
 
     Args:
         keyed: the program's units, so that the stage can be measured wherever it lies (``units.toml``).
         kv_type: of a decoder's keys and values: ``f32``, ``f16`` or ``u8``, as the back end allows.
+        link_type: what a decoder's activations are rounded to on links, ``f32`` (not at all) or ``f16``.
         passing: the stage is for ourselves and soon gone (``WeightStore.place``).
 
     Returns:
@@ -89,8 +92,8 @@ def write_stage(
         model=written.model,
         first=piece.first,
         last=piece.last,
-        inputs=written.inputs,
-        outputs=written.outputs,
+        inputs=_travelling(written.inputs, link_type),
+        outputs=written.outputs if piece.last else _travelling(written.outputs, link_type),
         forward=list(piece.forward),
         files=files,
         requires={"protocol": str(PROTOCOL), "ruvrun": ruvrun.__version__, **written.requires},
@@ -116,6 +119,14 @@ def _lowering(backend: str) -> Any:
             context=[str(error)],
             hint=f"pip install 'ruvcompile[{package_of(backend)}]'",
         ) from None
+
+
+def _travelling(tensors: Sequence[Tensor], link_type: str) -> list[Tensor]:
+    """Activations with the type that they have on links."""
+    return [
+        msgspec.structs.replace(each, wire="float16") if link_type == "f16" and each.dtype == "float32" else each
+        for each in tensors
+    ]
 
 
 def _nodes(model: ir.Model, piece: Piece) -> list[ir.Node]:

@@ -49,6 +49,7 @@ class Plan:
         streams: sequences (or callers) at a time that are planned for, of all pipelines together.
         rates: tokens (or items) per second of all pipelines with so many in flight, as (in flight, per second).
         cuts: which units each stage holds, as the facts number them.
+        link_type: of activations between stages, ``f32`` or ``f16``.
     """
 
     pipelines: tuple[tuple[Member, ...], ...]
@@ -65,6 +66,7 @@ class Plan:
     streams: int
     rates: tuple[tuple[int, float], ...]
     cuts: Cuts
+    link_type: str = "f32"
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -115,6 +117,7 @@ def make_plan(facts: Facts, cuts: Cuts | None = None) -> Plan:
         chosen.streams,
         rates_of(desk, chosen),
         chosen.cuts,
+        facts.link_type,
     )
 
 

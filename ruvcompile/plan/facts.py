@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import onnx_ir as ir
+
 from ruvcompile.errors import UsageError
 from ruvcompile.options import Options
 from ruvcompile.passes.cuts import Boundary, boundaries
@@ -44,6 +46,7 @@ class Facts:
         hop_ms: what is to be added to the way from one process of this machine to another (``settle``).
         waits: by how much longer a round of several sequences takes than its slowest part says (``settle``).
         process_bytes: what is to be added to the memory of a stage's process, by its back end (``settle``).
+        link_type: of activations on links, ``f32`` or ``f16`` (``settle.links``).
     """
 
     program: Program
@@ -62,6 +65,7 @@ class Facts:
     hop_ms: float = 0.0
     waits: float = 1.0
     process_bytes: Mapping[str, int] = field(default_factory=dict)
+    link_type: str = "f32"
 
     @property
     def decoder(self) -> bool:
@@ -119,6 +123,16 @@ class Facts:
             if value.name and value.shape is not None and value.dtype is not None:
                 found[value.name] = math.ceil(value.dtype.itemsize * math.prod(map(_known, value.shape)))
         return found
+
+    @cached_property
+    def wire_bytes(self) -> Mapping[str, int]:
+        """As ``value_bytes``, on a link: activations of a decoder may be rounded there."""
+        if self.link_type == "f32":
+            return self.value_bytes
+        made = {str(value.name): value.dtype for node in self.program.model.graph for value in node.outputs}
+        return {
+            name: size // 2 if made.get(name) == ir.DataType.FLOAT else size for name, size in self.value_bytes.items()
+        }
 
     @cached_property
     def state_bytes(self) -> tuple[int, ...]:

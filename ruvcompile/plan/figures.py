@@ -43,6 +43,7 @@ def figures_of(desk: Desk, choice: Choice) -> dict[str, Any]:
         "exact": proof.exact,
         **_bounds(proof),
         "cost_source": source_of(facts),
+        **({"link_type": facts.link_type} if facts.link_type != "f32" and chosen.shape.stages > 1 else {}),
     }
     if facts.decoder:
         if any("backends_ms" in stage for stage in stages):

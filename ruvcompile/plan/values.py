@@ -26,7 +26,7 @@ def values_of(facts: Facts, groups: Sequence[Group]) -> tuple[tuple[str, Value],
             readers.setdefault(name, []).append(number)
         for name in (*unit.results, *unit.relays):
             readers.setdefault(name, []).append(end)
-    refused, sizes = refusals(facts.units), facts.value_bytes
+    refused, sizes = refusals(facts.units), facts.wire_bytes
     found = []
     for name, numbers in readers.items():
         if name in stay or not numbers:

@@ -16,7 +16,7 @@ from ruvcompile.progress import Progress
 from ruvcompile.verify.equality import TOKENS, Comparison, measure
 from ruvcompile.verify.loss import source_loss
 from ruvcompile.verify.record import record
-from ruvcompile.verify.staged import LARGE_BYTES, is_mixed, same_chains
+from ruvcompile.verify.staged import LARGE_BYTES, is_bounded, is_mixed, is_rounded, same_chains
 from ruvcompile.verify.tensors import tensors_agree
 from ruvcompile.verify.uncut import uncut
 from ruvcompile.whole import run_whole
@@ -81,6 +81,7 @@ def compare(
     loss = source_loss(source, next(iter(chains.values())), threads, progress) if quantised else None
     result = {"identical": same.same, "max_abs_diff": None, "tokens": same.tokens, "cases": same.cases}
     mixed = {"mixed": True} if any(map(is_mixed, chains.values())) else {}
+    mixed |= {"rounded": True} if any(map(is_rounded, chains.values())) else {}
     return result | mixed | {"vs_source": loss, **_equality(found)}
 
 
@@ -89,12 +90,14 @@ def failure(result: Mapping[str, Any]) -> IntegrityError | None:
     beyond = result.get("beyond", [])
     if not result["identical"]:
         what = "the staged model does not compute what the uncut one does"
-        if result.get("mixed"):
+        if result.get("mixed") or result.get("rounded"):
             what = "what the staged model computes of a sequence depends on its company"
         return IntegrityError("verify-differs", what, context=beyond, hint="report this as a bug")
     if beyond:
         what = "the staged model is further from what its weights mean than it may be"
         hint = "build with --activations float and --kv-type f32, or on one back end"
+        if result.get("rounded"):
+            hint = "build with --link-type f32"
         return IntegrityError("verify-too-far", what, context=beyond, hint=hint)
     return None
 
@@ -185,8 +188,8 @@ def _golden_inputs(stages: Sequence[tuple[Path, StageSpec]], program: ProgramEnt
 
 
 def _tokens(chains: Sequence[Sequence[Stage]]) -> int:
-    """Of the text, where nobody says: only unlike back ends have nothing else that they could be equal to."""
-    if not any(map(is_mixed, chains)):
+    """Of the text, where nobody says: only unlike back ends, and links that round, have nothing else to be equal to."""
+    if not any(map(is_bounded, chains)):
         return 0
     largest = max(sum(spec.weight_bytes for _, spec in chain) for chain in chains)
     return FEWER_TOKENS if largest > LARGE_BYTES else TOKENS

@@ -7,7 +7,8 @@ and at every position the distributions of the next token are compared.
 
 What must hold depends on what was asked for. With activations and keys and values as they are, only rounding is left.
 With activations in eight bits (faster, the default) or with keys and values in fewer bits more is lost, by each back
-end of its own; then a pipeline that mixes two must not be much worse than the worse of them alone.
+end of its own; then a pipeline that mixes two must not be much worse than the worse of them alone, nor one whose links
+round activations than the uncut model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ruvcompile.progress import Progress
 from ruvcompile.verify.divergence import ROWS_AT_ONCE, Divergence
 from ruvcompile.verify.forced import WINDOW, forced_logits, in_blocks, readings
 from ruvcompile.verify.loss import sample_tokens
-from ruvcompile.verify.staged import is_mixed
+from ruvcompile.verify.staged import is_bounded, is_rounded
 from ruvcompile.verify.uncut import uncut
 from ruvrun.bundle import StageSpec
 
@@ -35,7 +36,7 @@ TOKENS = 2048
 # Of pipelines that compute with floats, and of all others.
 LEAST_AGREEMENT, MOST_KL_FLOAT, MOST_KL = 0.995, 1e-3, 0.01
 MOST_BESIDE = 1.2
-"""A pipeline of unlike back ends may have so many times the divergence of the worse of them."""
+"""A pipeline of unlike back ends, or with links that round, may be so many times as far as the worse of them alone."""
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _WIDE = 256
@@ -49,9 +50,9 @@ class Comparison:
     Attributes:
         pipeline: its number.
         backends: of its stages, in order.
-        exact: whether it computes with floats.
+        exact: whether it computes with floats of 32 bits, and sends no others.
         found: its divergence from the reference.
-        beside: that of the uncut model on each of its back ends, where it has several.
+        beside: that of the uncut model on each of its back ends, where it has several or its links round.
     """
 
     pipeline: int
@@ -139,8 +140,8 @@ def measure(
 
 
 def _alone(chain: Sequence[Stage]) -> dict[str, StageSpec]:
-    """A stage of each back end of a pipeline that mixes them, by what decides on the uncut model there."""
-    return {f"{spec.backend} {kv_type_of(spec)}": spec for _, spec in chain} if is_mixed(chain) else {}
+    """A stage of each back end of a pipeline that is no uncut model, by what decides on the uncut model there."""
+    return {f"{spec.backend} {kv_type_of(spec)}": spec for _, spec in chain} if is_bounded(chain) else {}
 
 
 def _figures(found: Divergence) -> dict[str, float]:
@@ -153,10 +154,10 @@ def _figures(found: Divergence) -> dict[str, float]:
 
 
 def _with_floats(program: Program, chain: Sequence[Stage]) -> bool:
-    """Whether activations are never quantised, nor keys and values, and all is computed in float32."""
+    """Whether activations are never quantised, nor keys and values, and all is computed and sent in float32."""
     levels = (node.attributes.get("accuracy_level") for node in program.model.graph if node.op_type == "MatMulNBits")
     eight = any(level is not None and level.as_int() == 4 for level in levels)
-    return not eight and all(
+    return not (eight or is_rounded(chain)) and all(
         (spec.kv is None or spec.kv.dtype == "float32") and spec.options.get(_PRECISION, "f32") == "f32"
         for _, spec in chain
     )

@@ -17,6 +17,7 @@ import numpy as np
 from ruvcompile.parts import Stage
 from ruvrun.executors import Array, Span, load_decoder
 from ruvrun.executors.openvino.forms import on_cpu
+from ruvrun.pipeline.halves import over_link
 
 WINDOW = 1024
 CHUNK = 64
@@ -57,6 +58,9 @@ def forced_logits(stages: Iterable[Stage], ids: Array, calls: Sequence[Reading],
         ids: the text.
         calls: how it is read.
         threads: of each stage.
+
+    Raises:
+        IntegrityError: ``link-overflow``, where links have a type that cannot hold what crosses.
     """
     known = {"input_ids": ids}
     context = max(call.position + call.tokens for call in calls)
@@ -64,7 +68,8 @@ def forced_logits(stages: Iterable[Stage], ids: Array, calls: Sequence[Reading],
         executor = load_decoder(directory, on_cpu(spec), context=context, slots=1, threads=threads)
         made: dict[str, list[Array]] = {tensor.name: [] for tensor in spec.outputs}
         for call in calls:
-            given = {tensor.name: known[tensor.name][call.at : call.at + call.tokens] for tensor in spec.inputs}
+            some = slice(call.at, call.at + call.tokens)
+            given = {tensor.name: over_link(tensor, known[tensor.name][some]) for tensor in spec.inputs}
             rows = call.tokens if spec.last else 0
             outputs = executor.step([Span(0, call.position, call.tokens, rows)], given)
             if spec.last:

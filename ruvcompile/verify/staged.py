@@ -2,7 +2,8 @@
 
 Stages of one back end together are the uncut model, which is the same program and weights in one stage on it: greedy
 answers to several prompts must be equal, alone there and in company here. Stages of unlike back ends have no such
-model (how far they are from the weights is for ``equality``); they must give the same alone and in company.
+model (how far they are from the weights is for ``equality``), nor have stages whose activations are rounded on the
+links; they must give the same alone and in company.
 
 A decoder of more than ``LARGE_BYTES`` is not loaded: one stage after the other, and the uncut model part by part, are
 run on one prompt, whose logits must be equal bit by bit.
@@ -43,6 +44,16 @@ def is_mixed(stages: Sequence[Stage]) -> bool:
     return len({spec.backend for _, spec in stages}) > 1
 
 
+def is_rounded(stages: Sequence[Stage]) -> bool:
+    """Whether what crosses the links of a pipeline is rounded there."""
+    return any(tensor.wire for _, spec in stages for tensor in spec.inputs)
+
+
+def is_bounded(stages: Sequence[Stage]) -> bool:
+    """Whether a pipeline has no uncut model whose tokens it must give, only a bound."""
+    return is_mixed(stages) or is_rounded(stages)
+
+
 def same_chains(program: Program, chains: Sequence[Sequence[Stage]], scratch: Path, threads: int) -> Sameness:
     """Whether every pipeline is what it must be.
 
@@ -57,7 +68,7 @@ def same_chains(program: Program, chains: Sequence[Sequence[Stage]], scratch: Pa
     for chain in chains:
         large = sum(spec.weight_bytes for _, spec in chain) > LARGE_BYTES
         (_, spec), *_ = chain
-        if is_mixed(chain):
+        if is_bounded(chain):
             every.append(same_chunks(program, chain, threads) if large else same_tokens(program, chain, chain))
             continue
         if spec.backend not in alone:

@@ -306,6 +306,7 @@ def test_only_what_works_here_is_measured_here(
         (["--context", "64"], "--context says nothing about"),
         (["--prompt-tokens", "8"], "--prompt-tokens says nothing about"),
         (["--kv-type", "f32"], "--kv-type says nothing about"),
+        (["--link-type", "f16"], "--link-type says nothing about"),
         (["--quant", "int8"], "--quant int8 says nothing about"),
         (["--activations", "float"], "--activations says nothing about"),
         (["--simulate", "--max-tokens", "3", "--context", "9"], "--context, --max-tokens says nothing about"),

@@ -14,11 +14,13 @@ class Tensor(Table, frozen=True):
 
     ``shape`` holds sizes or symbolic names. For the cut tensors of a decoder the leading batch and sequence
     axes are one axis named ``tokens``: on the wire all tokens of a step are packed, without padding.
+    ``wire`` is what it is rounded to on a link where that is another type than its own.
     """
 
     name: str
     dtype: str
     shape: list[int | str]
+    wire: Literal["", "float16"] = ""
 
 
 # What a stage's process takes where nobody measured it. Peak bytes of an ONNX Runtime session over the bytes of its

@@ -44,6 +44,7 @@ from ruvrun.executors import Array, CopyingExecutor, DecoderExecutor, GraphExecu
 from ruvrun.manifest import Tensor
 from ruvrun.pipeline.calls import too_large
 from ruvrun.pipeline.granted import Granted, fault
+from ruvrun.pipeline.halves import narrowed, widened
 from ruvrun.pipeline.meter import Meter
 
 Result = tuple[frames.Message, dict[str, Array]]
@@ -88,6 +89,8 @@ class Worker:
         self.meter = Meter(clock)
         self._executor = executor
         self.granted = Granted(executor)
+        self._wide = [tensor for tensor in spec.inputs if tensor.wire]
+        self._narrow = [tensor for tensor in spec.outputs if tensor.wire]
         self._open: dict[int, _Opened] = {}
         # How many positions of a slot were computed for a sequence that is closed.
         self._left: dict[int, int] = {}
@@ -162,7 +165,10 @@ class Worker:
         executor = self._decoder
         opened, spans, tokens = self._check_spans(message, executor)
         _check_packed(spec.inputs, tensors, tokens)
-        outputs = executor.step(spans, tensors)
+        given = tensors
+        if self._wide:
+            given = {**tensors, **{each.name: widened(each, tensors[each.name]) for each in self._wide}}
+        outputs = executor.step(spans, given)
         ids: list[int] = []
         samplers: list[Sampler] = []
         positions: list[int] = []
@@ -240,6 +246,8 @@ class Worker:
             if array is None:
                 raise fault(f"there is no {name} to pass on")
             forward[name] = array
+        for tensor in self._narrow:
+            forward[tensor.name] = narrowed(tensor, forward[tensor.name])
         return forward
 
     def _check_spans(self, message: frames.Step, executor: DecoderExecutor) -> tuple[list[_Opened], list[Span], int]:
@@ -273,10 +281,10 @@ class Worker:
 
 
 def _check_packed(wanted: list[Tensor], tensors: Tensors, tokens: int) -> None:
-    """Every input of a decoder stage is there, of its type, and ``[tokens, ...]``."""
+    """Every input of a decoder stage is there, of the type that it travels in, and ``[tokens, ...]``."""
     for tensor in wanted:
         array = tensors.get(tensor.name)
-        shape = (tokens, *tensor.shape[1:])
-        if array is None or array.dtype != np.dtype(tensor.dtype) or array.shape != shape:
+        dtype, shape = tensor.wire or tensor.dtype, (tokens, *tensor.shape[1:])
+        if array is None or array.dtype != np.dtype(dtype) or array.shape != shape:
             found = "none" if array is None else f"{array.dtype} {list(array.shape)}"
-            raise fault(f"{tensor.name} must be {tensor.dtype} {list(shape)}; came: {found}")
+            raise fault(f"{tensor.name} must be {dtype} {list(shape)}; came: {found}")
