@@ -59,6 +59,13 @@ def test_requests_go_where_the_fewest_are_and_to_the_first_of_equals() -> None:
     assert chosen == [0, 1, 2, 0, 1, 2, 0]
 
 
+def test_those_who_wait_for_a_failed_step_to_be_tried_again_are_counted() -> None:
+    first, second = lanes(2)
+    give(first, ask(0))
+    first.keep(first.abandon(), "a step failed")
+    assert least_busy([first, second]) is second
+
+
 def test_of_equally_many_the_one_with_less_to_read_is_taken() -> None:
     two = lanes(2)
     give(two[0], ask(1, prompt=30))

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -97,6 +98,29 @@ def test_the_last_child_that_is_loaded_makes_it_ready_once_and_its_words_are_the
     assert lines.index("LOADED") < lines.index("ready: here")
     assert lines.count("alive") > 3
     assert told.empty(), "what is for the init system alone was told to a person"
+
+
+def test_a_child_that_dies_before_the_others_are_loaded_has_to_load_again(tmp_path: Path) -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    said = f"print({LOADED!r}, file=sys.stderr, flush=True)"
+    first = f"import sys, time, pathlib; gone = pathlib.Path({str(tmp_path / 'gone')!r}); "
+    whole = f"time.sleep(1); pathlib.Path({str(tmp_path / 'whole')!r}).touch()"
+    dies = f"\nif gone.exists(): {whole}; {said}; time.sleep(60)\n{said}; gone.touch(); sys.exit(9)"
+    late = f"import sys, time, pathlib\nwhile not pathlib.Path({str(tmp_path / 'gone')!r}).exists(): time.sleep(0.01)\n"
+    supervisor = Supervisor(
+        [python("dies", first + dies), python("late", late + "time.sleep(1)\n" + said + "\ntime.sleep(60)")],
+        tell=heard.put,
+        loaded=lambda: heard.put("LOADED"),
+    )
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    lines = []
+    while "LOADED" not in lines:
+        lines.append(heard.get(timeout=WAIT))
+    whole_then = (tmp_path / "whole").exists()
+    supervisor.stop()
+    thread.join(WAIT)
+    assert whole_then, "told to be loaded while one of them was dead"
 
 
 @pytest.mark.parametrize("text", ["ready: here", 'a "word"', ""])

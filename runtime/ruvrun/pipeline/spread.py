@@ -39,7 +39,7 @@ def least_busy(lanes: Iterable[Lane], prompt: tuple[int, ...] = ()) -> Lane | No
     for lane in lanes:
         if lane.ready:
             work = lane.work
-            load = work.running + work.waiting, 0
+            load = work.running + work.waiting + len(lane.kept), 0
             if isinstance(work, Engine):
                 known = work.known(prompt)
                 load = load[0] - (2 * known > len(prompt)), work.unread - known

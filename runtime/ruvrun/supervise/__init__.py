@@ -217,6 +217,8 @@ class Supervisor:
         code = self._reap(child)
         if self._stopping:
             return
+        if not all(each.loaded for each in self._children):
+            child.loaded = False
         if not self._restart or (child.starts == 1 and code in _FINAL):
             raise child.error or _died(child.process, code)
         if child.error is not None:
