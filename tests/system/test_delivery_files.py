@@ -166,8 +166,10 @@ def test_ansible_takes_the_playbook(delivery: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(run(sys.executable, "inventory.py", cwd=delivery / "ansible").stdout)
     assert told["fleet"]["hosts"] == [each["name"] for each in nodes]
+    whole = (delivery.parent / "nodes.toml").read_text()
     (delivery.parent / "nodes.toml").write_text("[[node]]\nname = 'another'\naddress = 'pi'\n")
     refused = run(sys.executable, "inventory.py", cwd=delivery / "ansible")
+    (delivery.parent / "nodes.toml").write_text(whole)
     assert refused.returncode == 1
     assert refused.stderr.startswith(f"error[node-missing]: nodes.toml has no {nodes[0]['name']}")
 
