@@ -74,7 +74,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_without_the_dot_product_quantised_weights_meet_floats(site: Path, tmp_path: Path) -> None:
     machine = Machine(
-        suite("bookworm", "arm64"),
+        [suite("bookworm", "arm64")],
         tmp_path / "pi",
         environment={"QEMU_CPU": "cortex-a72"},
         shown={"/proc/cpuinfo": site.parent / "cpuinfo"},
