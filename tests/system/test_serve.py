@@ -104,7 +104,7 @@ def test_a_killed_stage_costs_its_users_a_pause(manifest: Path) -> None:
         ]
         for thread in threads:
             thread.start()
-        while "ruvrun_requests_running 4" not in metrics(url):
+        while not all(line in metrics(url) for line in ("ruvrun_requests_running 4", "ruvrun_requests_waiting 2")):
             assert not answers, "the answers were too short to be interrupted"
         os.kill(before["stage host-1"], signal.SIGKILL)
         for thread in threads:
@@ -230,10 +230,13 @@ def test_an_init_system_hears_how_it_is(manifest: Path, tmp_path: Path) -> None:
         told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "600000"}
         with serving(manifest, "--port", "0", **told) as served:
             url = served.ready()
+            until = time.monotonic() + 60
+            while f"STATUS=ready: {url}" not in heard:
+                assert time.monotonic() < until, heard
+                time.sleep(0.01)
             assert served.end(signal.SIGTERM) == 0
         init.join(60)
     assert heard.count("READY=1") == 1
-    assert f"STATUS=ready: {url}" in heard
     assert "WATCHDOG=1" in heard
     assert "STOPPING=1" in heard
 
