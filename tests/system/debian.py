@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ruvcompile.wheels.shelf import SHELF
@@ -156,6 +157,17 @@ class Machine:
         words, environment = self.command(*SHELL, script)
         with log.open("wb") as said:
             return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment)
+
+    @staticmethod
+    def end(started: subprocess.Popen[bytes]) -> None:
+        """End the first process of what was started, and with it all others there.
+
+        What became another user would survive the end of ``unshare``.
+        """
+        if started.poll() is None:
+            for first in psutil.Process(started.pid).children():
+                first.kill()
+            started.wait()
 
 
 @contextmanager

@@ -102,8 +102,7 @@ def test_two_pis_answer_as_the_record_of_the_build(build: Path, installed: dict[
         assert "peer" not in told.stdout, told.stdout
     finally:
         for process in running:
-            process.kill()  # and all that it started with it: see Machine
-            process.wait()
+            Machine.end(process)
 
 
 def ask(manifest: str) -> None:
