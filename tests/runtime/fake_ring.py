@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from ruvrun import frames
+from ruvrun.engine import Lost, Token
 from ruvrun.executors import Array
 from ruvrun.manifest import Head, Manifest, Node, Pipeline, Placed, Plan, Program, Space, Stage
 from ruvrun.pipeline.worker import Worker
@@ -24,6 +26,17 @@ def wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < until, "it never came to that"
         time.sleep(0.001)
+
+
+def tokens_of(events: queue.SimpleQueue[Token | Lost]) -> list[int]:
+    """All that a request is answered, to its end."""
+    found = []
+    while True:
+        event = events.get(timeout=WAIT)
+        assert isinstance(event, Token), event
+        found.append(event.token)
+        if event.finish:
+            return found
 
 
 class FakeRing:

@@ -24,7 +24,7 @@ from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.head import open_driver
 from ruvrun.pipeline.lane import absence_of
 from ruvrun.pipeline.worker import Worker
-from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, wait_until
+from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, tokens_of, wait_until
 from tests.runtime.fakes import fake_workers, greedy, plain_tokens
 from tests.runtime.fleets import CONTEXT, SLOTS, fleet
 from tests.runtime.test_driver import NAMES, Doubler, Listener, driving, graph_spec, request, start
@@ -229,13 +229,3 @@ def ask(driver: Driver, number: int, at: Callable[[int], None]) -> tuple[Request
 
     driver.submit(one, hear)
     return one, events
-
-
-def tokens_of(events: queue.SimpleQueue[Event]) -> list[int]:
-    found = []
-    while True:
-        event = events.get(timeout=WAIT)
-        assert isinstance(event, Token), event
-        found.append(event.token)
-        if event.finish:
-            return found

@@ -19,7 +19,7 @@ from ruvrun.pipeline.lane import Lane
 from ruvrun.pipeline.spread import least_busy, leave, level
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.consistency import check
-from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, wait_until
+from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, tokens_of, wait_until
 from tests.runtime.fake_ring import Event as Heard
 from tests.runtime.fakes import fake_workers, greedy, plain_tokens
 from tests.runtime.test_driver import Doubler, graph_spec
@@ -200,16 +200,6 @@ def begin(driver: Driver, **form: int) -> tuple[Request, queue.SimpleQueue[Event
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     driver.submit(request, events.put)
     return request, events
-
-
-def tokens_of(events: queue.SimpleQueue[Event]) -> list[int]:
-    found = []
-    while True:
-        event = events.get(timeout=WAIT)
-        assert isinstance(event, Token), event
-        found.append(event.token)
-        if event.finish:
-            return found
 
 
 @pytest.mark.parametrize("stages", [1, 2])
