@@ -1,13 +1,17 @@
 """A piece of work that is always the same, timed beside what is measured: how fast the machine is just now.
 
-One token through one stage of the benchmarks' decoder, in a process of its own on one core, its executor without a
-pipeline around it: the kind of work that the stages do, and none of what a plan could be wrong about.
+One token through one stage of the benchmarks' decoder, in a process of its own on each of some cores, its executor
+without a pipeline around it: the kind of work that the stages do, and none of what a plan could be wrong about. Loaded
+anew each time, as the stages are: how many large pages the kernel has for weights is part of how fast it is. Several
+cores work at the same time: how much they cost each other differs from hour to hour on a machine with neighbours.
 """
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from built import build
 
@@ -26,6 +30,8 @@ directory = Path(sys.argv[1])
 spec = verify_bundle(directory, load_manifest(directory / "manifest.toml"), 0)
 executor = load_decoder(directory, spec, context=256, slots=1, threads=1)
 times = []
+print("loaded", flush=True)
+sys.stdin.readline()
 for step in range(int(sys.argv[3])):
     start = time.perf_counter()
     executor.step([Span(0, 64 + step, 1, 1)], {"input_ids": np.array([1000 + step])})
@@ -35,14 +41,23 @@ print(1e3 * statistics.median(times[8:]))
 
 
 class Calibration:
-    """Times the step on core ``cpu``."""
+    """Times the step on the first of ``cpus``, or on all of them at the same time."""
 
-    def __init__(self, cpu: int) -> None:
-        self._bundle = build("one-stage", [cpu], reuse=True).parent / "bundles" / "core-0"
-        self._cpu = cpu
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self._bundle = build("one-stage", cpus[:1], reuse=True).parent / "bundles" / "core-0"
+        self._cpus = tuple(cpus)
 
-    def step_ms(self) -> float:
-        """The median of some steps, in ms, in a new process."""
-        arguments = [str(self._bundle), str(self._cpu), str(STEPS)]
-        done = subprocess.run([sys.executable, "-c", _STEP, *arguments], capture_output=True, text=True, check=True)
-        return float(done.stdout)
+    def step_ms(self, cores: int) -> float:
+        """The median of some steps, in ms, in new processes on so many cores: the mean of those."""
+        workers = []
+        for cpu in self._cpus[:cores]:
+            argv = [sys.executable, "-c", _STEP, str(self._bundle), str(cpu), str(STEPS)]
+            workers.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        for worker in workers:
+            assert worker.stdout is not None
+            worker.stdout.readline()
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+        return statistics.fmean(float(worker.communicate()[0]) for worker in workers)

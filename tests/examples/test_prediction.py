@@ -33,7 +33,8 @@ class Machine:
     def __init__(self, ms: float = 10.0) -> None:
         self.ms = ms
 
-    def step_ms(self) -> float:
+    def step_ms(self, cores: int) -> float:
+        assert cores == 2, "as many as are at work"
         return self.ms
 
 
@@ -46,7 +47,7 @@ def measured(
 ) -> dict[str, Any]:
     """A case of which 100 tokens/s are promised, and that many are seen in each round."""
     stage = {"node": "a", "predicted_ms": 1.0, "measured_ms": 1.0, "peak_rss_bytes": 110}
-    (tmp_path / "plan.json").write_text(json.dumps({"stages": [{"predicted_rss_bytes": 100}]}))
+    (tmp_path / "plan.json").write_text(json.dumps({"stages": [{"predicted_rss_bytes": 100, "kv_bytes": 0}]}))
     runs = iter([rate for each in rounds for rate in each])
 
     def command(arguments: Sequence[str]) -> str:
@@ -54,7 +55,7 @@ def measured(
         return json.dumps({"predicted_per_s": 100.0, "tokens_per_s": next(runs), "stages": [stage]})
 
     monkeypatch.setattr(prediction, "command", command)
-    case = prediction.Case("case", tmp_path / "manifest.toml", (), 10.0)
+    case = prediction.Case("case", tmp_path / "manifest.toml", (), 2, 10.0)
     found: dict[str, Any] = prediction.measure(case, machine or Machine(), 3)
     assert next(runs, None) is None, "every run that was to be made was"
     return found
