@@ -21,14 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ruvcompile.partition.bound import Rows, rows_of
+from ruvcompile.partition.bound import MOST_STEPS, Rows, rows_of
 from ruvcompile.partition.fields import Floats
 from ruvcompile.partition.task import Task
 from ruvcompile.partition.trial import Nodes
 
 _CAREFUL = 1 - 1e-12
-_PATIENCE = 10.0
-"""Seconds for a solver."""
 _CHEAPEST_WAY = 1e-3
 """Prices in ms of the way are none where the way itself costs nothing."""
 
@@ -106,8 +104,7 @@ class Relaxed:
         share = hstack([csr_matrix((np.ones(items * kinds), (at // kinds, at))), csr_matrix((items, 1))])
         bounds = [*((0.0, None if ok else 0.0) for ok in allowed.ravel()), (0.0, None)]
         cost = np.append(np.zeros(items * kinds), 1.0)
-        options = {"time_limit": _PATIENCE}
-        answer = linprog(cost, matrix, limits, share, self._rows.number, bounds, method="highs-ds", options=options)
+        answer = linprog(cost, matrix, limits, share, self._rows.number, bounds, method="highs-ds", options=MOST_STEPS)
         if answer.status != 0:
             return np.zeros(kinds), 1.0, np.zeros(kinds)
         prices = np.maximum(-answer.ineqlin.marginals, 0.0)
