@@ -134,7 +134,7 @@ def ceiling(desk: Desk, shape: Shape) -> float:
         return 1e3 / max(_least(desk, shape, loads.alone).through, 1e-9)
     each = per_second if desk.facts.decoder else calls_per_second
     rates = {
-        share: each(_least(desk, shape, load), share, shape.stages, desk.facts.waits)
+        share: each(_least(desk, shape, load), share, shape.stages, desk.facts.waiting(share))
         for load, share in ((loads.full, loads.shares[0]), (loads.less, loads.shares[-1]))
         if share
     }

@@ -191,7 +191,8 @@ class _Prices:
         steps = in_ring(share, len(self._orders[0]), decoder=decoder) if share else 0
         with np.errstate(invalid="ignore"):
             round_ms = np.maximum(np.maximum(steps * slowest, through), 1e-9)
-        return np.asarray(1e3 * (share if decoder else steps) / round_ms)
+        waiting = self._desk.facts.waiting(share) if share else 1.0
+        return np.asarray(1e3 * (share if decoder else steps) / (round_ms * waiting))
 
 
 def _rounded(values: Floats) -> Floats:

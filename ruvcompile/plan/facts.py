@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.errors import UsageError
@@ -44,8 +45,10 @@ class Facts:
         corrections, alone: by how much the times of the tables are to be multiplied, unit by unit; empty: not at all
             (``settle``). The second where a single sequence is all there is: nobody works beside a stage then.
         hop_ms: what is to be added to the way from one process of this machine to another (``settle``).
-        waits: by how much longer a round of several sequences takes than its slowest part says (``settle``).
+        waits: by how much longer a round of so many sequences of a pipeline takes than its slowest part says, with
+            rising numbers of them (``settle``).
         process_bytes: what is to be added to the memory of a stage's process, by its back end (``settle``).
+        packed: what each byte of weights in memory is to be multiplied by, by the back end (``settle``).
         link_type: of activations on links, ``f32`` or ``f16`` (``settle.links``).
     """
 
@@ -63,8 +66,9 @@ class Facts:
     corrections: tuple[float, ...] = ()
     alone: tuple[float, ...] = ()
     hop_ms: float = 0.0
-    waits: float = 1.0
+    waits: tuple[tuple[int, float], ...] = ()
     process_bytes: Mapping[str, int] = field(default_factory=dict)
+    packed: Mapping[str, float] = field(default_factory=dict)
     link_type: str = "f32"
 
     @property
@@ -94,6 +98,13 @@ class Facts:
     def space(self, streams: int) -> Space | None:
         """The key/value space of a pipeline with so many sequences."""
         return Space(context=self.context, streams=streams) if self.decoder else None
+
+    def waiting(self, streams: int) -> float:
+        """``waits`` of a pipeline with so many sequences: between two numbers that were seen in proportion."""
+        if streams == 1 or not self.waits:
+            return 1.0
+        numbers, factors = zip(*self.waits, strict=True)
+        return float(np.interp(streams, numbers, factors))
 
     @cached_property
     def crowds(self) -> tuple[Crowd, ...]:

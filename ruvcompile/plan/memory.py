@@ -1,7 +1,7 @@
 """What the process of a stage needs of its machine's memory.
 
 * weights, as they lie in memory once the back end has packed them: as measured (``UnitCost.resident_bytes``), else
-  ``PACKED`` times their bytes;
+  ``PACKED`` times their bytes; of a graph as much more as its stages were seen to take (``Facts.packed``);
 * key/value space at the planned context, for all sequences of the pipeline, in the type it has there. A page of it is
   taken when it is first written, so a process that has not yet seen long sequences is smaller; what a full one takes is
   what has to fit;
@@ -72,7 +72,8 @@ class Sizes:
         for number, unit in enumerate(room.facts.units):
             for name in unit.weights:
                 readers[name].append(number)
-        packed = [_packed(row) for row in room.prices.rows(member, member.beside)]
+        seen = room.facts.packed.get(member.target.backend, 1.0)
+        packed = [seen * _packed(row) for row in room.prices.rows(member, member.beside)]
         self._own = [0.0] * len(room.facts.units)
         together: dict[tuple[int, ...], float] = defaultdict(float)
         for name, numbers in readers.items():

@@ -7,8 +7,9 @@ has been everywhere. Resources are the processes of the stages, each with what e
 one step in the ring only the second counts: it is what a single user waits for. Where the steps are not equal, as of 8
 sequences in three stages, the resources have the mean of them to deal with, and the way is that of the largest.
 
-No two steps take equally long, and stages that hand each other one step at a time wait for the longer one at each turn.
-How much that is only a run tells: ``waits``, a factor.
+No two steps take equally long, and stages that hand each other one step at a time wait for the longer one at each turn;
+and a step of one row, which does nothing but read weights, suffers more from company than one of many. How much that is
+only a run tells: ``waits``, a factor.
 
 A prompt goes in chunks that follow each other through links and stages; the last one brings the first token itself.
 """
@@ -49,13 +50,13 @@ def round_ms(beat: Beat, steps: int) -> float:
 def per_second(beat: Beat, streams: int, stages: int, waits: float = 1.0) -> float:
     """Tokens per second of all sequences together; ``beat`` is of steps of as many rows as there will be."""
     steps = in_ring(streams, stages, decoder=True)
-    return 1e3 * streams / (max(round_ms(beat, steps), 1e-9) * (waits if streams > 1 else 1.0))
+    return 1e3 * streams / (max(round_ms(beat, steps), 1e-9) * waits)
 
 
 def calls_per_second(beat: Beat, callers: int, stages: int, waits: float = 1.0) -> float:
     """Calls of a graph per second: each is a step of its own, and at most two per stage are in the ring."""
     steps = in_ring(callers, stages, decoder=False)
-    return 1e3 * steps / (max(round_ms(beat, steps), 1e-9) * (waits if callers > 1 else 1.0))
+    return 1e3 * steps / (max(round_ms(beat, steps), 1e-9) * waits)
 
 
 def shares(total: int, parts: int) -> tuple[int, ...]:

@@ -179,7 +179,7 @@ class Solver:
         if not load.streams:
             return 0.0
         each = per_second if self._facts.decoder else calls_per_second
-        return each(self.beat(stages, load, scene), load.streams, len(stages), self._facts.waits)
+        return each(self.beat(stages, load, scene), load.streams, len(stages), self._facts.waiting(load.streams))
 
     def _alone(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
         """What a single user waits for a token, or a call: nobody else is there."""

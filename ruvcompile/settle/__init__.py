@@ -2,12 +2,12 @@
 
 The plan adds up units that were measured one by one. A lowered stage may take longer, since the others work beside it,
 or less, since units that meet in one stage share something. So once there are stages they are run in their pipeline
-(``measure.staged``), with a single sequence and with all that are planned for; each becomes a row of the cost table
-(``StageCost``), and where stages or rounds took longer or less than they should have, the costs are corrected
-(``correct``). Where the next plan moves the cut, and promises more than the one that was seen (``WORTH``), it is
-lowered and held against the truth again, until no stage and not the whole differs by more than ``AGREED``, or
-``ROUNDS`` times. Where it stays, another look says whether the corrected plan holds. Either way the plan tells by how
-much it is off.
+(``measure.staged``), with a single sequence, with one for each stage and with all that are planned for; each becomes a
+row of the cost table (``StageCost``), and where stages or rounds took longer or less than they should have, the costs
+are corrected (``correct``). Where the next plan moves the cut, and promises more than the one that was seen
+(``WORTH``), it is lowered and held against the truth again, until no stage and not the whole differs by more than
+``AGREED``, or ``ROUNDS`` times. Where it stays, another look says whether the corrected plan holds. Either way the plan
+tells by how much it is off.
 
 A build whose table holds those rows goes the same way without running anything, so it ends at the same plan.
 """
@@ -147,15 +147,14 @@ def can_run_here(plan: Plan) -> bool:
 
 def seconds(plan: Plan, facts: Facts) -> float:
     """How long one look at the stages together takes, about: all prompts, and the tokens after them."""
-    rates = {plan.streams: promised(plan), 1: promised_alone(plan)}
     if not facts.decoder:
-        return sum(SECONDS + 2 * streams / max(rates[streams], 1e-9) for streams in counts(plan))
+        return sum(SECONDS + 2 * streams / max(promised(plan, streams), 1e-9) for streams in counts(plan))
     pipeline, chunk = plan.forecast.pipelines[0], plan.forecast.chunk
     per_token = max(stage.chunk_ms(chunk) for stage in pipeline.stages) / chunk / 1e3
     found = 0.0
     for streams in counts(plan):
         prompts = -(-streams // len(plan.forecast.pipelines)) * prompt_tokens(facts.depth) * per_token
-        found += prompts + TOKENS * streams / max(rates[streams], 1e-9)
+        found += prompts + TOKENS * streams / max(promised(plan, streams), 1e-9)
     return found
 
 

@@ -8,18 +8,23 @@ processes, which no table has: how much a back end takes for what is alive at a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, linear_regression
 
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.settle.held import Held, Ratios, by_own_time, promised, promised_alone, shares_cores, units_of
+
+_TELLS_APART = 16 << 20
+"""Bytes: processes of equal weights differ by some MiB from run to run."""
 
 
 def corrected(held: Held, facts: Facts) -> Facts:
     """The facts as a plan with the same cuts has to have them to promise what was seen."""
     facts = with_units(held, with_memory(held, facts))
     facts = with_ways(make_plan(facts, held.plan.cuts), held.lone[0].per_s, facts, held.others_ms)
-    return with_waits(make_plan(facts, held.plan.cuts), held.seen[0].per_s * held.others, facts)
+    seen = {rows[0].streams: rows[0].per_s * held.others for rows in (held.few, held.seen)}
+    return with_waits(make_plan(facts, held.plan.cuts), seen, facts)
 
 
 def with_units(held: Held, facts: Facts) -> Facts:
@@ -45,28 +50,52 @@ def with_ways(plan: Plan, per_s: float, facts: Facts, others_ms: float = 0.0) ->
     return replace(facts, hop_ms=facts.hop_ms + left / (len(plan.pieces) + 1))
 
 
-def with_waits(plan: Plan, per_s: float, facts: Facts) -> Facts:
+def with_waits(plan: Plan, seen: Mapping[int, float], facts: Facts) -> Facts:
     """The facts, rounds of several sequences as much longer as was seen.
 
-    That they are shorter than their slowest part nothing explains, and nothing is made of it.
+    That those of all are shorter than their slowest part nothing explains, and nothing is made of it. Those of a few
+    have steps of fewer rows than the ones that the units were corrected by.
+
+    Args:
+        seen: per second, by the number of sequences.
     """
-    if not per_s or not promised(plan) or plan.streams == 1:
-        return facts
-    return replace(facts, waits=max(1.0, facts.waits * promised(plan) / per_s))
+    found = {}
+    for streams, per_s in seen.items():
+        share = -(-streams // len(plan.pipelines))
+        if share > 1 and per_s:
+            longer = facts.waiting(share) * promised(plan, streams) / per_s
+            found[share] = max(1.0, longer) if streams == plan.streams else longer
+    return replace(facts, waits=tuple(sorted(found.items()))) if found else facts
 
 
 def with_memory(held: Held, facts: Facts) -> Facts:
-    """The facts, the processes of each back end as much larger or smaller as they were seen to be on average.
+    """The facts, the processes of each back end as much larger or smaller as they were seen to be: by what grows with
+    their weights, of which some back ends keep the file and a packed copy, and by what does not.
 
     Not those of a decoder: a look does not fill its key/value space, and what that takes is known.
     """
-    found: dict[str, list[int]] = {}
-    stages = zip(held.plan.figures["stages"], held.seen, held.lone, strict=True)
-    for stage, *rows in stages if not facts.decoder else ():
+    found: dict[str, list[tuple[int, int]]] = {}
+    stages = zip(held.plan.figures["stages"], held.plan.expected, held.seen, held.few, held.lone, strict=True)
+    for stage, expected, *rows in stages if not facts.decoder else ():
         if peak := max(row.peak_rss_bytes for row in rows):
-            found.setdefault(stage["backend"], []).append(peak - stage["predicted_rss_bytes"])
-    more = {backend: facts.process_bytes.get(backend, 0) + round(fmean(sizes)) for backend, sizes in found.items()}
-    return replace(facts, process_bytes={**facts.process_bytes, **more})
+            seen = (expected.weight_bytes, peak - stage["predicted_rss_bytes"])
+            found.setdefault(stage["backend"], []).append(seen)
+    packed, more = dict(facts.packed), dict(facts.process_bytes)
+    for backend, pairs in found.items():
+        each = _per_byte(pairs)
+        packed[backend] = packed.get(backend, 1.0) * (1 + each)
+        more[backend] = more.get(backend, 0) + round(fmean(off - each * weights for weights, off in pairs))
+    return replace(facts, packed=packed, process_bytes=more)
+
+
+def _per_byte(pairs: Sequence[tuple[int, int]]) -> float:
+    """By how much each byte of weights was seen to take more: the slope of what was off over the weights, 0 where they
+    hardly differ. Never less: weights that are not there yet are no reason to plan with less.
+    """
+    weights, off = zip(*pairs, strict=True)
+    if max(weights) - min(weights) < _TELLS_APART:
+        return 0.0
+    return max(0.0, linear_regression(weights, off).slope)
 
 
 def tells_apart(plan: Plan, facts: Facts) -> bool:

@@ -1,9 +1,10 @@
 """A plan beside what its stages were seen to take, and the rows of the cost table that say so.
 
-They are seen twice in one run: with a single sequence, and with as many as are planned for. Alone a step finds nobody
-at work beside it, and waits for nothing but its way; so what one user gets tells the ways, and what all get tells what
-company and turns cost. That strangers had a core meanwhile (``others``) is seen there too, as a step that took longer
-by the clock than its thread worked: that is no stage's cost and no way, and no costs are made of it.
+They are seen three times in one run: with a single sequence, with one for each stage, and with as many as are planned
+for. Alone a step finds nobody at work beside it, and waits for nothing but its way; so what one user gets tells the
+ways. What the others get tells what company and turns cost, of steps of one row and of many. That strangers had a core
+meanwhile (``others``) is seen there too, as a step that took longer by the clock than its thread worked: that is no
+stage's cost and no way, and no costs are made of it.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class Held:
 
     Attributes:
         seen: with the planned sequences.
+        few: with one for each stage; the same rows where no more are planned for.
         lone: with a single one; the same rows where one is planned for.
     """
 
     plan: Plan
     seen: tuple[StageCost, ...]
+    few: tuple[StageCost, ...]
     lone: tuple[StageCost, ...]
 
     @property
@@ -61,6 +64,11 @@ class Held:
     def rate_ratio(self) -> float:
         """What all pipelines together did over what they should have."""
         return _over(self.seen[0].per_s, promised(self.plan))
+
+    @property
+    def few_rate_ratio(self) -> float:
+        """What one sequence for each stage got over what they should have."""
+        return _over(self.few[0].per_s, promised(self.plan, self.few[0].streams))
 
     @property
     def lone_rate_ratio(self) -> float:
@@ -87,7 +95,8 @@ class Held:
     def difference(self) -> float:
         """The largest difference of any stage, or of the whole, as a part of what was predicted."""
         ratios = [ratio for ratio in (*self.ratios, *self.lone_ratios) if ratio is not None]
-        return max(abs(ratio - 1) for ratio in (*ratios, self.rate_ratio, self.lone_rate_ratio))
+        rates = (self.rate_ratio, self.few_rate_ratio, self.lone_rate_ratio)
+        return max(abs(ratio - 1) for ratio in (*ratios, *rates))
 
     @property
     def agrees(self) -> bool:
@@ -103,12 +112,17 @@ class Held:
             "per_s": round(self.seen[0].per_s, 2),
             "streams": self.seen[0].streams,
             "per_s_one": round(self.lone[0].per_s, 2),
+            "per_s_few": round(self.few[0].per_s, 2),
+            "few": self.few[0].streams,
             "difference": round(self.difference, 4),
         }
 
     def __str__(self) -> str:
         what = "tokens" if self.plan.space is not None else "items"
         rates = f"{self.seen[0].per_s:.1f} {what}/s where {promised(self.plan):.1f} were predicted"
+        if self.few not in (self.lone, self.seen):
+            streams = self.few[0].streams
+            rates += f", {self.few[0].per_s:.1f} of {streams} where {promised(self.plan, streams):.1f} were"
         if self.lone != self.seen:
             rates += f", {self.lone[0].per_s:.1f} of one alone where {promised_alone(self.plan):.1f} were"
         stages = ", ".join("not seen" if ratio is None else f"{100 * (ratio - 1):+.1f} %" for ratio in self.ratios)
@@ -131,20 +145,26 @@ def by_own_time(plan: Plan) -> bool:
     return on_cpu and all(member.threads == 1 for member in plan.members) and not has_cpu_quota()
 
 
-def promised(plan: Plan) -> float:
-    """Tokens or items per second that the plan predicts for the streams it is made for."""
+def promised(plan: Plan, streams: int | None = None) -> float:
+    """Tokens or items per second that the plan predicts for so many streams, those it is made for where none are
+    given.
+    """
+    if streams not in (None, plan.streams):
+        return dict(plan.rates)[streams]
     figures = plan.figures
     return float(figures.get("predicted_tokens_per_s", figures.get("predicted_items_per_s")) or 0.0)
 
 
 def promised_alone(plan: Plan) -> float:
     """Tokens or items per second that the plan predicts for one alone."""
-    return dict(plan.rates)[1]
+    return promised(plan, 1)
 
 
 def counts(plan: Plan) -> tuple[int, ...]:
     """Sequences (or callers) with which a plan is looked at."""
-    return (1, plan.streams) if plan.streams > 1 else (1,)
+    stages = len(plan.pieces) * len(plan.pipelines)
+    few = max(streams for streams, _ in plan.rates if streams <= stages)
+    return tuple(sorted({1, few, plan.streams}))
 
 
 def look_up(plan: Plan, facts: Facts, look: int = FIRST) -> Held | None:
@@ -154,13 +174,14 @@ def look_up(plan: Plan, facts: Facts, look: int = FIRST) -> Held | None:
         look: which of the two looks at a plan: ``FIRST``, or ``AGAIN``, once it was corrected.
     """
     known = {_identity(row): row for row in facts.costs.stage}
-    found = []
-    for streams in (plan.streams, 1):
+    found = {}
+    for streams in counts(plan):
         rows = [known.get(_identity(row)) for row in blank(plan, facts, streams, look)]
-        found.append(tuple(row for row in rows if row is not None))
-        if len(found[-1]) < len(rows):
+        found[streams] = tuple(row for row in rows if row is not None)
+        if len(found[streams]) < len(rows):
             return None
-    return Held(plan, *found)
+    below = [rows for streams, rows in found.items() if streams > 1] or [found[1]]
+    return Held(plan, found[plan.streams], below[0], found[1])
 
 
 def with_reality(plan: Plan, facts: Facts, realities: Iterable[Reality], look: int = FIRST) -> Facts:
@@ -216,7 +237,7 @@ def blank(plan: Plan, facts: Facts, streams: int, look: int = FIRST) -> list[Sta
     """A row for each stage of each pipeline, in which nothing is said yet but what it is of.
 
     Args:
-        streams: those that are planned for, or one.
+        streams: one of ``counts``.
     """
     counts = [len(units) for units in units_of(plan)]
     ends = [sum(counts[: number + 1]) for number in range(len(counts))]
@@ -229,7 +250,7 @@ def blank(plan: Plan, facts: Facts, streams: int, look: int = FIRST) -> list[Sta
             backend=member.target.backend,
             threads=member.threads,
             beside=local,
-            rows=plan.rows if streams > 1 else 1,
+            rows=plan.rows if streams == plan.streams else 1,
             depth=facts.depth if facts.decoder else 0,
             streams=streams,
             look=look,

@@ -36,23 +36,29 @@ class World:
     """Stages that take ``slow`` times what was assumed for the units of some layers; notes every look at them.
 
     By the clock a step takes ``waits`` times as long as its thread works, where several work. All sequences together
-    get ``rate`` times what the stages would let them have, a single one ``lone`` times that.
+    get ``rate`` times what the stages would let them have, a single one ``lone`` and one for each stage ``few`` times
+    that.
     """
 
-    def __init__(self, slow: Callable[[str], float], rate: float = 1.0, waits: float = 1.0, lone: float = 1.0) -> None:
-        self.slow, self.rate, self.waits, self.lone = slow, rate, waits, lone
+    def __init__(
+        self, slow: Callable[[str], float], rate: float = 1.0, waits: float = 1.0, lone: float = 1.0, few: float = 1.0
+    ) -> None:
+        self.slow, self.rate, self.waits, self.lone, self.few = slow, rate, waits, lone, few
         self.plans: list[Plan] = []
 
     def measure(self, manifest: Path, streams: Sequence[int], **_: Any) -> tuple[Reality, ...]:
         assert manifest.is_file(), "what is run is a build"
         made = self.plans[-1]
         ms = [sum(self._ms(unit.nodes[0]) for unit in units) for units in settling.units_of(made)]
-        return tuple(self._many(made, ms) if count > 1 else self._one(made, ms) for count in streams)
+        return tuple(self._many(made, ms, count) if count > 1 else self._one(made, ms) for count in streams)
 
-    def _many(self, made: Plan, ms: Sequence[float]) -> Reality:
-        per_s = self.rate * settling.promised(made) * max(made.inner_ms) / (max(ms) * made.rows)
-        own = tuple(each * made.rows for each in ms)
-        return Reality(tuple(self.waits * each for each in own), (1 << 20,) * len(ms), per_s, made.streams, own)
+    def _many(self, made: Plan, ms: Sequence[float], streams: int) -> Reality:
+        slower = max(ms) * made.rows / max(made.inner_ms)
+        rate = self.rate if streams == made.streams else self.few
+        rows = made.rows if streams == made.streams else 1
+        own = tuple(each * rows for each in ms)
+        per_s = rate * settling.promised(made, streams) / slower
+        return Reality(tuple(self.waits * each for each in own), (1 << 20,) * len(ms), per_s, streams, own)
 
     def _one(self, made: Plan, ms: Sequence[float]) -> Reality:
         round_ms = 1e3 / settling.promised_alone(made) + sum(ms) - sum(made.alone_ms)
@@ -226,9 +232,9 @@ def test_a_corrected_plan_is_looked_at_again(model, tmp_path, world) -> None:
     looks: list[float] = []
 
     def weary(*given: Any, **named: Any) -> tuple[Reality, ...]:
-        one, all_of_them = first(*given, **named)
+        *fewer, all_of_them = first(*given, **named)
         looks.append(all_of_them.per_s)
-        return one, all_of_them if len(looks) == 1 else replace(all_of_them, per_s=0.9 * looks[0])
+        return *fewer, all_of_them if len(looks) == 1 else replace(all_of_them, per_s=0.9 * looks[0])
 
     made.measure = weary  # type: ignore[method-assign]
     world(made)
