@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,18 +20,26 @@ from ruvrun import machine
 from ruvrun.bundle import HEAD, verify_head
 from ruvrun.errors import InputError, UsageError
 from ruvrun.manifest import LOCAL, Space
+from ruvrun.pipeline.aloud import await_ready, news_of
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
-from ruvrun.pipeline.health import NO_ANSWER, whole_of
+from ruvrun.pipeline.lane import patience_of
 from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, Placement
 from ruvrun.supervise import Process
-from ruvrun.supervise.child import end_with_parent
+from ruvrun.supervise.child import LOADED, end_with_parent
 from ruvrun.supervise.kept import kept
+from ruvrun.supervise.vigil import Pulse
 
 if TYPE_CHECKING:
     from ruvrun.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
+
+HANGS = 2.0
+"""A stage that is at one message for so many times what a step of the whole pipeline may take, hangs."""
+
+STANDSTILL = 30.0
+"""Seconds that the head's loop may stand still."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +106,18 @@ def require_fit(placement: Placement, settings: Settings) -> None:
 
 
 def run_stage(
-    placement: Placement, settings: Settings, threads: int, say: Say, loaded: Callable[[], None] = lambda: None
+    placement: Placement, settings: Settings, threads: int, say: Say, whisper: Say = lambda _line: None
 ) -> None:
-    """What a stage's process does, until SIGTERM; ``loaded`` is called once it is loaded."""
+    """What a stage's process does, until SIGTERM; ``whisper`` gets lines for the supervisor alone."""
     ((name, directory),) = placement.bundles.items()
+    placed = placement.manifest.place_of(name)
+    assert placed is not None, f"{name} holds no stage"
+    longest = HANGS * patience_of(placement.manifest, placed[0])
+
+    def loaded(turn: Callable[[], int | None]) -> None:
+        whisper(LOADED)
+        Pulse(turn, longest).start(whisper)
+
     end_with_parent()
     machine.pin(cpus_of(placement, settings, name))
     from ruvrun.stage import serve  # a head process must not load what only stages need
@@ -126,12 +141,12 @@ def run_head(
     http: Http,
     say: Say,
     ready: Say,
-    loaded: Callable[[], None] = lambda: None,
+    whisper: Say = lambda _line: None,
 ) -> None:
     """What the head's process does, until SIGTERM: the driver, and HTTP in front of it.
 
-    ``say`` gets notices; ``ready`` gets ``ready: URL``, once, when every stage answers; ``loaded`` is called before
-    that, when HTTP answers.
+    ``say`` gets notices; ``ready`` gets ``ready: URL``, once, when every stage answers; ``whisper`` gets lines for the
+    supervisor alone.
 
     Raises:
         RuvError: the port is taken, the tokenizer or the key file is not what it should be.
@@ -149,7 +164,7 @@ def run_head(
     bound = listen(http.host, http.port)
     tokenizer = tokenizer_of(placement) if manifest.program.kind == "decoder" else None
     driver = open_driver(
-        manifest, placement.endpoints, placement.head_bundle, settings.space, on_change=_news(say), serving=True
+        manifest, placement.endpoints, placement.head_bundle, settings.space, on_change=news_of(say), serving=True
     )
     limits = Limits(http.queue, http.request_seconds)
     app = build_app(driver, tokenizer, manifest, api_keys=keys, context=settings.space.context, limits=limits)
@@ -167,9 +182,14 @@ def run_head(
                 broken.append(error)
         server.stop()
 
+    def turn() -> int:
+        driver.health()  # does not come back where the driver hangs with its lock
+        return server.ticks
+
     driver.start()
     threading.Thread(target=watch, name="watch", daemon=True).start()
-    loaded()
+    whisper(LOADED)
+    Pulse(turn, STANDSTILL).start(whisper)
     try:
         server.run()
     finally:
@@ -219,23 +239,6 @@ def _driving(placement: Placement, settings: Settings) -> Iterator[Driver]:
         driver.stop()
 
 
-def await_ready(driver: Driver, say: Say) -> None:
-    """Wait until every stage answers, with lines on those that do not, ever more rarely: a log may see years of it."""
-    began, pause, serving, spent, due = time.monotonic(), 5.0, 0, 0.0, 5.0
-    while not driver.wait_ready(pause):
-        waited = time.monotonic() - began
-        nodes = driver.health()["nodes"]
-        if serving != (serving := len(whole_of(nodes))):
-            say(f"serving: {serving} of {len({node['pipeline'] for node in nodes})} pipelines, without those awaited")
-        spent += pause
-        told, due = spent >= due, 2 * spent if spent >= due else due
-        for node in nodes if told else ():
-            if node["state"] in ("waiting", "lost"):
-                why = f" ({node['why']})" if node["why"] not in ("", NO_ANSWER) else ""
-                say(f"waiting: {node['node']}, no answer for {waited:.0f} s{why}")
-        pause = min(pause * 2, 60.0)
-
-
 def with_endpoints(placement: Placement, text: str) -> Placement:
     """A child's placement: where everything listens is what its parent says."""
     try:
@@ -278,11 +281,3 @@ def _not_installed(error: ImportError) -> InputError:
         context=[str(error)],
         hint="pip install 'ruvrun[head]'",
     )
-
-
-def _news(say: Say) -> Callable[[str, str, str], None]:
-    def tell(name: str, state: str, why: str) -> None:
-        if state in ("lost", "refused"):
-            say(f"{state}: {name}{f', {why}' if why else ''}")
-
-    return tell

@@ -56,7 +56,7 @@ def serve(
     threads: int,
     say: Say,
     stop: threading.Event | None = None,
-    loaded: Callable[[], None] = lambda: None,
+    loaded: Callable[[Callable[[], int | None]], None] = lambda _: None,
 ) -> None:
     """Serve the bundle in ``directory`` until ``stop`` is set, or an exception (SIGTERM's) comes through.
 
@@ -70,7 +70,8 @@ def serve(
         threads: of the back end; 0 is all cores.
         say: gets a line for every change worth a person's attention.
         stop: ends the stage when set.
-        loaded: called once it is loaded and has checked itself, in a thread of its own.
+        loaded: called once it is loaded and has checked itself, in a thread of its own; it gets how to look whether
+            work goes on: another number for each message, None between.
 
     Raises:
         IntegrityError: the bundle is not what the manifest says, or does not compute here what it should.
@@ -82,11 +83,12 @@ def serve(
 
     def load() -> Worker:
         worker = load_worker(directory, manifest, number, context=context, streams=streams, threads=threads, say=say)
-        loaded()
+        loaded(lambda: stage.turn if stage.turn % 2 else None)
         return worker
 
     transport = open_sockets(manifest, node, directory, endpoints, streams=streams)
-    Stage(manifest, node, endpoints, transport, load, say, requires=requires(directory)).run(stop)
+    stage = Stage(manifest, node, endpoints, transport, load, say, requires=requires(directory))
+    stage.run(stop)
 
 
 class Stage:
@@ -102,6 +104,8 @@ class Stage:
         requires: the least versions that its peers must have, as its bundle states them.
         clock: seconds, monotonic.
     """
+
+    turn = 0  # counts when work on a message begins and when it ends: odd while it lasts
 
     def __init__(
         self,
@@ -193,7 +197,9 @@ class Stage:
             if received.peer.link == self._before_link:
                 self._epoch = message.epoch
                 self._awake.work()
+                self.turn += 1
                 self._work(message, received.tensors)
+                self.turn += 1
         elif isinstance(message, Ask):
             self._links.answer(received.peer, self._count(message.reset))
 

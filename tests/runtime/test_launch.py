@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,11 @@ from ruvrun import launch, machine
 from ruvrun.errors import UsageError
 from ruvrun.launch import Http, Settings, processes, threads_of, with_endpoints
 from ruvrun.manifest import Space
+from ruvrun.pipeline.aloud import await_ready
 from ruvrun.pipeline.health import NO_ANSWER
 from ruvrun.placement import Endpoints, Placement, place
+from ruvrun.supervise.child import LOADED
+from ruvrun.supervise.vigil import alive_line
 from tests.runtime.builds import write_build
 
 SPACE = Space(context=32, streams=2)
@@ -128,7 +132,7 @@ def test_who_does_not_answer_is_named_now_and_then() -> None:
             }
 
     lines: list[str] = []
-    launch.await_ready(Slow(), lines.append)  # type: ignore[arg-type] # a double
+    await_ready(Slow(), lines.append)  # type: ignore[arg-type] # a double
     assert waits == [5.0, 10.0, 20.0, 40.0]
     assert len(lines) == 3
     assert all(line.startswith("waiting: b, no answer for ") for line in lines)
@@ -148,7 +152,7 @@ def test_a_node_that_never_comes_does_not_fill_a_log() -> None:
             return {"nodes": [{"node": "b", "pipeline": 0, "state": "waiting", "why": ""}]}
 
     lines: list[str] = []
-    launch.await_ready(Never(), lines.append)  # type: ignore[arg-type] # a double
+    await_ready(Never(), lines.append)  # type: ignore[arg-type] # a double
     assert waits[-1] == 60.0
     assert 10 < len(lines) < 20, "a day of it"
 
@@ -166,7 +170,18 @@ def test_what_serves_meanwhile_is_told_once() -> None:
             return {"nodes": [{"node": n, "pipeline": p, "state": s, "why": ""} for n, p, s in nodes]}
 
     lines: list[str] = []
-    launch.await_ready(Half(), lines.append)  # type: ignore[arg-type] # a double
+    await_ready(Half(), lines.append)  # type: ignore[arg-type] # a double
     assert [line.split(",")[0] for line in lines] == [
         "serving: 1 of 2 pipelines", "waiting: b", "waiting: b",
     ]  # fmt: skip
+
+
+def test_a_stage_that_is_loaded_says_so_and_from_then_on_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    monkeypatch.setattr(launch, "end_with_parent", lambda: None)
+    monkeypatch.setattr("ruvrun.stage.serve", lambda *_, loaded, **__: loaded(lambda: None))
+    placement = place(write_build(tmp_path, addresses={"a": "10.0.0.1"}), "b")
+    launch.run_stage(placement, Settings(SPACE), 1, print, heard.put)
+    assert [heard.get(timeout=20), heard.get(timeout=20)] == [LOADED, alive_line()]

@@ -24,6 +24,7 @@ from ruvrun.errors import InputError, MachineError, UsageError
 from ruvrun.server import build_app, listen, load_keys, url_of
 from ruvrun.server import http as http_module
 from ruvrun.tokenizer import Tokenizer
+from tests.runtime.fake_ring import wait_until
 from tests.runtime.fronts import (
     CONTEXT,
     SAFETY,
@@ -220,3 +221,16 @@ def ends(connection: socket.socket) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def test_as_long_as_its_loop_runs_it_ticks() -> None:
+    server = http_module.HttpServer(Starlette(), listen("127.0.0.1", 0))
+    assert server.ticks == 0
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_until(lambda: server.ticks > 2)
+    server.stop()
+    thread.join(SAFETY)
+    ticks = server.ticks
+    assert not thread.is_alive()
+    assert server.ticks == ticks

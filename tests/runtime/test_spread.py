@@ -16,7 +16,7 @@ from ruvrun.errors import UnreachableError
 from ruvrun.pipeline.calls import Call, Calls
 from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.lane import Lane
-from ruvrun.pipeline.spread import least_busy, leave, level
+from ruvrun.pipeline.spread import MOST_MISSED, least_busy, leave, level, overdue
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.consistency import check
 from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, tokens_of, wait_until
@@ -46,6 +46,40 @@ def give(lane: Lane, request: Request) -> None:
 
 def held(lane: Lane) -> tuple[int, int]:
     return lane.work.running, lane.work.waiting
+
+
+def miss(lane: Lane, all_of_them: Sequence[Lane]) -> None:
+    """No answer comes before its deadline."""
+    lane.due = 10.0
+    overdue(lane, all_of_them, 11.0)
+
+
+def test_a_pipeline_that_does_not_answer_again_and_again_ends_the_head() -> None:
+    """All its stages say that they are ready, so nobody else would do anything."""
+    (lane,) = lanes(1)
+    for _ in range(MOST_MISSED - 1):
+        miss(lane, [lane])
+    with pytest.raises(UnreachableError, match="no stage answered for 10 s, 3 times in a row"):
+        miss(lane, [lane])
+
+
+def test_one_answer_between_is_a_sign_of_life() -> None:
+    (lane,) = lanes(1)
+    for _ in range(MOST_MISSED - 1):
+        miss(lane, [lane])
+    give(lane, ask(1))
+    step = lane.next()[-1][0]
+    lane.sampled(frames.Sampled(step.epoch, step.step, ((1, (5,)),)), [])
+    miss(lane, [lane])
+
+
+def test_as_long_as_another_pipeline_answers_the_head_stays() -> None:
+    silent, fine = both = lanes(2)
+    for _ in range(MOST_MISSED + 1):
+        miss(silent, both)
+    fine.ready = False
+    with pytest.raises(UnreachableError):
+        miss(silent, both)
 
 
 def test_requests_go_where_the_fewest_are_and_to_the_first_of_equals() -> None:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,6 +154,29 @@ def test_what_comes_from_before_goes_on_behind(around: Around) -> None:
     assert passed.tensors["echo"].tolist() == [9]
     around.before.send("n1", Close(1, 2, 1))
     assert around.until(around.behind, a(Close)).message == Close(1, 2, 1)
+
+
+def test_its_turn_is_odd_while_it_works_and_another_for_each_message(
+    around: Around, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = []
+    handle = Worker.handle
+
+    def seen(worker: Worker, *message: Any) -> Any:
+        turns.append(around.stage.turn)
+        return handle(worker, *message)
+
+    monkeypatch.setattr(Worker, "handle", seen)
+    around.start()
+    around.before.send("n1", Open(1, 0, 1, GREEDY))
+    around.before.send("n1", *step(1))
+    around.until(around.behind, a(Step))
+    around.before.send("n1", *step(9))  # out of order: it fails, and is over all the same
+    around.until(around.head, a(Failed))
+    assert turns == [1, 3, 5]
+    around.head.send("n1", Ask(False))
+    around.until(around.head, a(Counters))
+    assert around.stage.turn == 6
 
 
 def test_it_says_that_it_loads_before_it_is_loaded() -> None:

@@ -20,6 +20,7 @@ from ruvrun import supervise
 from ruvrun.errors import IntegrityError, RuvError, UnreachableError
 from ruvrun.supervise import Process, Supervisor
 from ruvrun.supervise.child import LOADED, status_line, status_of
+from ruvrun.supervise.vigil import alive_line
 
 WAIT = 20.0
 SLEEP = "import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(60)"
@@ -170,7 +171,7 @@ def test_the_pause_before_a_restart_grows(monkeypatch: pytest.MonkeyPatch) -> No
     clock = [100.0]
     monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
     kept = Supervisor([], tell=lambda _: None)
-    child = supervise._Child(python("one", "import sys; sys.exit(1)"))
+    child = supervise.Child(python("one", "import sys; sys.exit(1)"))
     monkeypatch.setattr(kept, "_reap", lambda _: 1)
     for _ in range(6):
         child.starts += 1
@@ -280,3 +281,67 @@ def test_what_two_children_say_of_one_event_is_told_once() -> None:
         while said.count("up") < 2:
             said.append(kept.line())
         assert said.count(line) == 1
+
+
+# Who hangs
+
+SAYS_ONCE = (
+    "import sys, time; print('up', file=sys.stderr); "
+    f"print({alive_line(0.1)!r}, file=sys.stderr, flush=True); time.sleep(60)"
+)
+GOES_ON = (
+    "import sys, time\n"
+    f"print({alive_line(2.0)!r}, 'up', sep='\\n', file=sys.stderr, flush=True)\n"
+    f"while True: print({alive_line(2.0)!r}, file=sys.stderr, flush=True); time.sleep(0.05)"
+)
+
+
+def test_a_child_that_says_no_more_that_it_goes_on_is_started_again_and_no_other() -> None:
+    says_once = python("one", SAYS_ONCE)
+    with keeping(says_once, python("two", GOES_ON), python("three", SLEEP)) as kept:
+        for _ in range(3):
+            kept.line("up")
+        before = kept.supervisor.pids()
+        assert kept.line("lost: ").startswith("lost: one, it hung: no sign of life for ")
+        kept.line("up")
+        after = kept.supervisor.pids()
+        assert after["one"] != before["one"]
+        assert (after["two"], after["three"]) == (before["two"], before["three"])
+
+
+def test_a_child_that_was_stopped_is_started_again() -> None:
+    with keeping(python("one", GOES_ON)) as kept:
+        kept.line("up")
+        first = kept.supervisor.pids()["one"]
+        os.kill(first, signal.SIGSTOP)
+        assert kept.line("lost: ").startswith("lost: one, it hung: ")
+        kept.line("up")
+        assert not psutil.pid_exists(first)
+
+
+def test_where_nobody_is_started_again_a_child_that_hangs_is_an_error() -> None:
+    kept = Kept(python("one", SAYS_ONCE), restart=False)
+    kept.thread.start()
+    kept.end()
+    assert isinstance(kept.error, UnreachableError)
+    assert "it hung" in kept.error.message
+    assert "lack of memory" not in str(kept.error.hint)
+
+
+def test_while_one_hangs_nobody_is_told_that_the_service_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that not even the kernel can end (it waits for a device) is the init system's to see."""
+    told: list[str] = []
+    clock = [100.0]
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
+    kept = Supervisor([python("one", SLEEP)], tell=lambda _: None, alive=lambda: told.append("alive"), every=20.0)
+    (child,) = kept._children
+    monkeypatch.setattr(supervise.Child, "kill", lambda *_: None)
+    monkeypatch.setattr(kept, "_turn", lambda *_: None)
+    kept._line(child, alive_line(60.0))
+    kept._wait()
+    assert told == ["alive"]
+    clock[0] += 61
+    kept._wait()
+    kept._wait()
+    assert told == ["alive"]
+    assert child.hung

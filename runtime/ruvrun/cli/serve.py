@@ -94,9 +94,9 @@ def serve(
     if role is not None and endpoints is not None:
         placement = launch.with_endpoints(placement, endpoints)
         if role == "stage":
-            launch.run_stage(placement, settings, threads or 1, say, _loaded)
+            launch.run_stage(placement, settings, threads or 1, say, _whisper)
         else:
-            launch.run_head(placement, settings, http, say, _ready, _loaded)
+            launch.run_head(placement, settings, http, say, _ready, _whisper)
         return
     launch.require_fit(placement, settings)
     if placement.head and api_key_file is not None and not api_key_file.is_file():
@@ -147,13 +147,12 @@ def _ready(line: str) -> None:
     from ruvrun.supervise.child import status_line
 
     click.echo(line)
-    click.echo(status_line(line), err=True)
+    _whisper(status_line(line))
 
 
-def _loaded() -> None:
-    from ruvrun.supervise.child import LOADED
-
-    click.echo(LOADED, err=True)
+def _whisper(line: str) -> None:
+    """A line for the supervisor, whatever -q says."""
+    click.echo(line, err=True)
 
 
 def _tell_defaults(values: dict[str, tuple[Any, Any]]) -> None:

@@ -55,6 +55,7 @@ class Lane:
         "callers",
         "due",
         "kept",
+        "missed",
         "number",
         "patience",
         "ready",
@@ -72,6 +73,8 @@ class Lane:
         self.kept: list[Sequence | Call] = []
         # When an answer must be there, or a stage be back; None while nothing is in the ring, and nobody kept.
         self.due: float | None = None
+        # How often in a row no answer came in time.
+        self.missed = 0
         self._why = ""
         self._epoch = work.epoch
         self._in_ring = 0
@@ -184,6 +187,7 @@ class Lane:
         """Note an answer; False when it belongs to an epoch that is over."""
         if epoch != self._epoch or self._in_ring == 0:
             return False
+        self.missed = 0
         self._in_ring -= 1
         self.due = time.monotonic() + self.patience if self._in_ring else None
         return True

@@ -19,6 +19,10 @@ tokens, so that its client sees a pause. Where there is no other, all of it wait
 whichever pipeline is whole first (``come_back``); for a bounded time, then it ends (``overdue``). One thing must not be
 passed on for ever, which is the request that kills every stage it comes to. So who was under way ``MOST_LOSSES`` times
 when a pipeline was lost ends with the last of them.
+
+A pipeline whose stages all say that they are ready, and which does not answer ``MOST_MISSED`` times in a row, does not
+come back by itself. Where no other one serves either, that ends the head: whoever started it starts it again, and all
+links with it.
 """
 
 from __future__ import annotations
@@ -26,10 +30,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ruvrun.engine import Engine, Sequence
+from ruvrun.errors import UnreachableError
 from ruvrun.pipeline.calls import Call
 from ruvrun.pipeline.lane import Lane, Told
 
 MOST_LOSSES = 2
+MOST_MISSED = 3
 
 
 def least_busy(lanes: Iterable[Lane], prompt: tuple[int, ...] = ()) -> Lane | None:
@@ -89,11 +95,19 @@ def come_back(lane: Lane, lanes: Collection[Lane]) -> None:
 
 
 def overdue(lane: Lane, lanes: Collection[Lane], now: float) -> Told:
-    """What is to be done about an answer or a stage that should be there by now; whom to tell."""
+    """What is to be done about an answer or a stage that should be there by now; whom to tell.
+
+    Raises:
+        UnreachableError: no pipeline answers any more, though all stages of one are ready.
+    """
     if lane.due is None or now < lane.due:
         return []
     if not lane.kept:
-        return leave(lane, lanes, f"no stage answered for {lane.patience:.0f} s")
+        lane.missed += 1
+        why = f"no stage answered for {lane.patience:.0f} s"
+        if min(each.missed for each in lanes if each.ready or each is lane) >= MOST_MISSED:
+            raise UnreachableError("no-answer", f"{why}, {lane.missed} times in a row", hint="see `ruvrun status`")
+        return leave(lane, lanes, why)
     if not lane.ready:
         return lane.give_up()
     lane.go_on()

@@ -93,6 +93,11 @@ class HttpServer:
         """Serve in this thread; in the main thread the signals end it. Returns when it has stopped."""
         self._server.run(sockets=[self._bound])
 
+    @property
+    def ticks(self) -> int:
+        """A number that changes several times a second, as long as the loop runs."""
+        return self._server.ticks
+
     def stop(self) -> None:
         """Make ``run`` finish what is under way (at most ``STOP_SECONDS``) and return. Safe in any thread."""
         self._server.should_exit = True
@@ -133,7 +138,16 @@ class _Impatient(H11Protocol):
 
 
 class _Quiet(uvicorn.Server):
-    """A server that ends by returning: uvicorn's own would raise the signal again and kill the process."""
+    """A server that ends by returning: uvicorn's own would raise the signal again and kill the process.
+
+    ``ticks`` is how often its loop came round, every tenth of a second.
+    """
+
+    ticks = 0
+
+    async def on_tick(self, counter: int) -> bool:
+        self.ticks += 1
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         self.force_exit = self.should_exit  # the second signal does not wait for answers under way

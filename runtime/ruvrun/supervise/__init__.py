@@ -4,7 +4,7 @@ One thread, one wait: the supervisor sleeps in a single ``select`` over a descri
 readable when the child ends (a pidfd), the children's standard errors, and a pipe through which ``stop`` and
 signals wake it. Nothing is polled.
 
-Four rules:
+Five rules:
 
 1. A child lives in its own session, so that Ctrl-C on the terminal reaches only us and we end the children in
    order; and it holds the reading end of a pipe on its standard input. Whatever ends us, however suddenly,
@@ -16,6 +16,8 @@ Four rules:
    standard error; all other lines are passed on as they come.
 4. Ending is SIGTERM, then SIGKILL after 4.5 s, to the child's whole process group; first to the ``front``, which others
    talk to and which may have something to finish with the help of the rest, then to all others.
+5. A child that hangs is ended like one that died, and started again (``vigil``). Until then nobody is told that this
+   service lives, so that an init system which watches it has the last word.
 
 A child that does its part from now on says so by the line ``LOADED``; ``status_line`` is how it is. Neither is passed
 on: they are for whoever started us and watches, an init system say, which is told when the last child is loaded.
@@ -29,13 +31,13 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO
+from collections.abc import Callable, Iterable, Sequence
 
-from ruvrun.errors import RuvError, UnreachableError, how_it_ended, kind_of, parse_error
+from ruvrun.errors import parse_error
 from ruvrun.supervise.child import LOADED, PATIENCE, status_of
+from ruvrun.supervise.process import Child, Process
 from ruvrun.supervise.repeats import Repeats
+from ruvrun.supervise.vigil import Vigil, alive_for
 
 SLOWEST_RESTART = 10.0
 SETTLED = 60.0
@@ -44,33 +46,6 @@ SETTLED = 60.0
 _EXPECTED = ("lost: ", "waiting: ", "refused: ")
 # An exit code at the first start that ends everything: 1 and 6 might pass, the user's errors will not.
 _FINAL = (2, 3, 4, 5, 7)
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process to keep running: what to call it in messages, its command line, and what its environment adds.
-
-    The ``front`` is ended before the others.
-    """
-
-    name: str
-    argv: Sequence[str]
-    env: Mapping[str, str] = field(default_factory=dict)
-    front: bool = False
-
-
-@dataclass
-class _Child:
-    process: Process
-    popen: subprocess.Popen[bytes] | None = None
-    pidfd: int = -1
-    started: float = 0.0
-    starts: int = 0
-    pause: float = 1.0
-    due: float | None = None
-    rest: bytes = b""
-    error: RuvError | None = None
-    loaded: bool = False
 
 
 class Supervisor:
@@ -83,7 +58,7 @@ class Supervisor:
         restart: start a dead child again; without it, any child's end is an error that ends everything.
         status: gets how this service is: what was told last, and what children say for that alone.
         loaded: called once, when every child has been loaded.
-        alive: called every ``every`` seconds while this runs.
+        alive: called every ``every`` seconds while this runs and nobody hangs.
     """
 
     def __init__(
@@ -97,12 +72,12 @@ class Supervisor:
         alive: Callable[[], None] = lambda: None,
         every: float | None = None,
     ) -> None:
-        self._children = [_Child(process) for process in processes]
+        self._children = [Child(process) for process in processes]
         self._tell_person, self._status = tell, status
         self._restart = restart
         self._loaded, self._alive, self._every = loaded, alive, every
         self._stopping = False
-        self._repeats = Repeats()
+        self._repeats, self._vigil = Repeats(), Vigil()
         self._selector = selectors.DefaultSelector()
         self._waking, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._waking, selectors.EVENT_READ, None)
@@ -133,11 +108,11 @@ class Supervisor:
         """The running children's process ids, by name."""
         return {child.process.name: child.popen.pid for child in self._children if child.popen is not None}
 
-    def _start(self, child: _Child) -> None:
+    def _start(self, child: Child) -> None:
         child.due = None
         child.starts += 1
         child.started = time.monotonic()
-        child.rest = b""
+        child.rest, child.hung = b"", False
         child.popen = subprocess.Popen(
             child.process.argv,
             stdin=subprocess.PIPE,
@@ -147,23 +122,31 @@ class Supervisor:
         )
         child.pidfd = os.pidfd_open(child.popen.pid)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
-        stderr = _stderr(child)
+        stderr = child.stderr
         os.set_blocking(stderr.fileno(), False)
         self._selector.register(stderr, selectors.EVENT_READ, child)
 
     def _wait(self) -> None:
         now = time.monotonic()
         waits = [max(0.0, child.due - now) for child in self._children if child.due is not None]
-        waits += [self._every] if self._every is not None else []
-        self._turn(min(waits, default=None), self._ended)
-        if self._every is not None:
-            self._alive()
+        waits += [each for each in (self._every, self._vigil.pause(now)) if each is not None]
+        timeout = min(waits, default=None)
+        self._turn(timeout, self._ended)
+        self._vigil.waited(timeout, time.monotonic() - now)
         now = time.monotonic()
+        silent = self._vigil.silent(now)
+        for child in self._children:
+            if child.process.name in silent:
+                self._vigil.forget(child.process.name)
+                child.hung = True
+                child.kill(signal.SIGKILL)
+        if self._every is not None and not any(child.hung for child in self._children):
+            self._alive()
         for child in self._children:
             if child.due is not None and child.due <= now and not self._stopping:
                 self._start(child)
 
-    def _turn(self, timeout: float | None, at_end: Callable[[_Child], object]) -> None:
+    def _turn(self, timeout: float | None, at_end: Callable[[Child], object]) -> None:
         """Wait once, up to ``timeout`` seconds; pass on what was written, and call ``at_end`` for who has ended."""
         for key, _ in self._selector.select(timeout):
             child = key.data
@@ -174,9 +157,9 @@ class Supervisor:
             elif child.popen is not None:
                 self._read(child)
 
-    def _read(self, child: _Child) -> bool:
+    def _read(self, child: Child) -> bool:
         """Pass on what the child wrote; False when there is nothing (more) to read."""
-        stderr = _stderr(child)
+        stderr = child.stderr
         try:
             piece = os.read(stderr.fileno(), 1 << 16)
         except BlockingIOError:
@@ -190,12 +173,14 @@ class Supervisor:
             self._line(child, line.decode("utf-8", "replace"))
         return True
 
-    def _line(self, child: _Child, line: str) -> None:
+    def _line(self, child: Child, line: str) -> None:
         error = parse_error(line)
         if error is not None:
             child.error = error
         elif line == LOADED:
             self._note_loaded(child)
+        elif (seconds := alive_for(line)) is not None:
+            self._vigil.heard(child.process.name, seconds, time.monotonic())
         elif (status := status_of(line)) is not None:
             self._status(status)
         elif self._stopping and line.startswith(_EXPECTED):
@@ -207,20 +192,20 @@ class Supervisor:
         self._tell_person(line)
         self._status(line)
 
-    def _note_loaded(self, child: _Child) -> None:
+    def _note_loaded(self, child: Child) -> None:
         before = all(each.loaded for each in self._children)
         child.loaded = True
         if not before and all(each.loaded for each in self._children):
             self._loaded()
 
-    def _ended(self, child: _Child) -> None:
+    def _ended(self, child: Child) -> None:
         code = self._reap(child)
         if self._stopping:
             return
         if not all(each.loaded for each in self._children):
             child.loaded = False
         if not self._restart or (child.starts == 1 and code in _FINAL):
-            raise child.error or _died(child.process, code)
+            raise child.error or child.died(code)
         if child.error is not None:
             self._tell(str(child.error))
             child.error = None
@@ -229,14 +214,14 @@ class Supervisor:
             1.0 if now - child.started > SETTLED or child.starts == 1 else min(child.pause * 2, SLOWEST_RESTART)
         )
         child.due = now + child.pause
-        self._tell(f"lost: {child.process.name}, {how_it_ended(code)}; starting it again in {child.pause:.0f} s")
+        self._tell(f"lost: {child.process.name}, {child.how(code)}; starting it again in {child.pause:.0f} s")
 
-    def _reap(self, child: _Child) -> int:
+    def _reap(self, child: Child) -> int:
         assert child.popen is not None
         # While the child is not reaped its number is still its own, and its group holds only what it started.
-        _kill_group(child.popen.pid, signal.SIGKILL)
+        child.kill(signal.SIGKILL)
         code = child.popen.wait()
-        stderr = _stderr(child)
+        stderr = child.stderr
         while self._read(child):
             pass
         with contextlib.suppress(KeyError):
@@ -250,6 +235,7 @@ class Supervisor:
             self._line(child, child.rest.decode("utf-8", "replace"))
         child.popen, child.pidfd = None, -1
         self._repeats.forget(child.process.name)
+        self._vigil.forget(child.process.name)
         return code
 
     def _end_all(self) -> None:
@@ -257,39 +243,20 @@ class Supervisor:
         self._end([child for child in self._children if child.process.front])
         self._end(self._children)
 
-    def _end(self, children: Sequence[_Child]) -> None:
+    def _end(self, children: Sequence[Child]) -> None:
         """End these, and wait until they are gone."""
         for child in children:
-            if child.popen is not None:
-                _kill_group(child.popen.pid, signal.SIGTERM)
+            child.kill(signal.SIGTERM)
         until = time.monotonic() + PATIENCE
         while any(child.popen is not None for child in children):
             left = until - time.monotonic()
             if left <= 0:
                 for child in children:
                     if child.popen is not None:
-                        _kill_group(child.popen.pid, signal.SIGKILL)
+                        child.kill(signal.SIGKILL)
                         self._reap(child)
                 break
             self._turn(left, self._reap)
 
 
-def _died(process: Process, code: int) -> RuvError:
-    kind = kind_of(code) or UnreachableError
-    hint = "if nobody did that, the kernel may have, for lack of memory" if code == -signal.SIGKILL else None
-    return kind(
-        "process-died",
-        f"the process of {process.name} ended: {how_it_ended(code)}",
-        hint=hint or "its last words, if any, stand above",
-    )
-
-
-def _stderr(child: _Child) -> IO[bytes]:
-    assert child.popen is not None
-    assert child.popen.stderr is not None
-    return child.popen.stderr
-
-
-def _kill_group(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+__all__ = ["Process", "Supervisor"]

@@ -1,0 +1,91 @@
+"""Who goes on and who hangs, by a clock that only the tests move."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from ruvrun.supervise.vigil import EVERY, WITHIN, Pulse, Vigil, alive_for, alive_line
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_line_says_for_how_long_it_holds() -> None:
+    assert alive_for(alive_line(7.5)) == 7.5
+    assert alive_for(alive_line()) == WITHIN > 3 * EVERY
+    assert [alive_for(line) for line in ("", "ready", alive_line()[:-1], '{"loaded": true}')] == [None] * 4
+
+
+def test_work_that_stands_still_for_longer_than_any_takes_hangs() -> None:
+    clock, turn = Clock(), [1]
+    pulse = Pulse(lambda: turn[0], 30.0, clock)
+    assert pulse.beats()
+    clock.now += 30
+    assert pulse.beats()
+    clock.now += 1
+    assert not pulse.beats()
+    turn[0] = 3
+    assert pulse.beats(), "it goes on after all"
+    clock.now += 31
+    assert not pulse.beats()
+
+
+def test_who_has_nothing_to_do_hangs_never() -> None:
+    clock, turn = Clock(), [None, 1]
+    pulse = Pulse(lambda: turn[0], 30.0, clock)
+    for _ in range(5):
+        clock.now += 1000
+        assert pulse.beats()
+    turn.pop(0)
+    assert pulse.beats(), "it has only begun"
+    clock.now += 31
+    assert not pulse.beats()
+
+
+def test_a_pulse_is_heard_at_once_and_not_where_nothing_goes_on() -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    Pulse(lambda: None, 30.0).start(heard.put)
+    assert heard.get(timeout=20) == alive_line()
+
+
+def test_who_has_not_said_it_again_is_silent_and_who_never_did_is_not() -> None:
+    vigil = Vigil()
+    assert (vigil.pause(0.0), vigil.silent(0.0)) == (None, [])
+    vigil.heard("a", 60.0, 100.0)
+    vigil.heard("b", 60.0, 130.0)
+    assert vigil.silent(159.9) == []
+    assert vigil.silent(160.0) == ["a"]
+    vigil.heard("a", 60.0, 160.0)
+    assert vigil.silent(189.0) == []
+    vigil.forget("b")
+    vigil.forget("b")
+    assert vigil.silent(219.0) == []
+    assert vigil.silent(220.0) == ["a"]
+
+
+def test_it_looks_again_when_the_first_is_due_and_now_and_then() -> None:
+    vigil = Vigil()
+    vigil.heard("a", 60.0, 100.0)
+    vigil.heard("b", 5.0, 100.0)
+    assert vigil.pause(101.0) == pytest.approx(4.0)
+    assert vigil.pause(200.0) == 0.0
+    vigil.forget("b")
+    assert vigil.pause(101.0) == EVERY
+
+
+def test_time_in_which_nobody_ran_is_nobodys_silence() -> None:
+    vigil = Vigil()
+    vigil.heard("a", 60.0, 100.0)
+    vigil.waited(10.0, 3600.0)  # all were stopped, the supervisor too
+    assert vigil.silent(3700.0) == []
+    assert vigil.silent(3749.0) == []
+    assert vigil.silent(3751.0) == ["a"]
+    vigil.waited(None, 5000.0)
+    vigil.waited(10.0, 10.5)
+    assert vigil.silent(3751.0) == ["a"], "that was no more than a busy machine"
