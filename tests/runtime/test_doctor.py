@@ -63,6 +63,18 @@ def test_too_little_memory_is_told_with_the_sum(tmp_path: Path, monkeypatch: pyt
     assert "4 streams x 64 tokens" in text
 
 
+def test_memory_is_counted_for_the_context_that_is_asked_for(tmp_path: Path) -> None:
+    manifest = write_build(tmp_path, ("a",))
+
+    def told(**asked: int) -> str:
+        return next(one.seen for one in examine(manifest, None, peers=False, **asked) if one.check == "memory")
+
+    assert " needed for 4 streams x 64 tokens (" in told()
+    assert " needed for 9 streams x 16 tokens (" in told(context=16, streams=9)
+    with pytest.raises(UsageError, match="--context 65"):
+        told(context=65)
+
+
 def test_who_has_a_port_that_is_taken(tmp_path: Path) -> None:
     manifest = write_build(tmp_path, addresses={"a": "10.0.0.1"})
     with socket.socket() as taken:
@@ -102,21 +114,25 @@ def test_peers_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "error", "told"),
+    ("where", "error", "told", "line"),
     [
-        ("getaddrinfo", socket.gaierror(-2, "unknown"), "name unknown"),
-        ("create_connection", TimeoutError(), "timed out"),
-        ("create_connection", OSError(errno.EHOSTUNREACH, "No route to host"), "no route"),
+        ("getaddrinfo", socket.gaierror(-2, "unknown"), "name unknown", "getent hosts 127.0.0.1"),
+        ("create_connection", TimeoutError(), "timed out", "ping -c 3 127.0.0.1"),
+        ("create_connection", OSError(errno.EHOSTUNREACH, "No route to host"), "no route", "ip route get 127.0.0.1"),
+        ("create_connection", ConnectionRefusedError(), "refused", "sudo systemctl restart 'ruvrun@*'"),
     ],
 )
 def test_what_the_network_says_is_told_apart(
-    monkeypatch: pytest.MonkeyPatch, where: str, error: OSError, told: str
+    monkeypatch: pytest.MonkeyPatch, where: str, error: OSError, told: str, line: str
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr(socket, where, fail)
-    assert told in reach("b", Endpoint("127.0.0.1", 7070)).seen
+    found = reach("b", Endpoint("127.0.0.1", 7070))
+    assert (found.state, found.exit_code, told in found.seen) == ("fail", 6, True)
+    assert line in str(found.hint)
+    assert found.why
 
 
 def test_peers_are_looked_at_only_where_they_are_elsewhere(tmp_path: Path) -> None:

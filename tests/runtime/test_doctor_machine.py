@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from ruvrun import machine
 from ruvrun.doctor import Finding, board, examine, system
 from ruvrun.doctor.memory import memory
-from ruvrun.placement import place
+from ruvrun.doctor.ports import ports
+from ruvrun.placement import place, space
 from tests.runtime.builds import write_build
 from tests.runtime.machines import FIRMWARE, pi, write
 
@@ -132,9 +133,12 @@ def test_the_cpu_is_compared_with_what_the_bundle_was_built_for(tmp_path: Path, 
     (found,) = [one for one in look(root, bundle) if one.state == "fail"]
     assert (found.check, found.exit_code) == ("CPU", 7)
     assert "it has no i8mm, sve" in found.seen
+    assert found.why
     built_for(bundle, "riscv64")
     (found,) = [one for one in look(root, bundle) if one.state == "fail"]
     assert f"the bundle is for riscv64 (A board), this machine is {platform.machine()}" == found.seen
+    assert found.why
+    assert "./deliver/deliver.sh" in str(found.hint)
 
 
 def test_a_disk_on_which_the_next_release_does_not_fit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +152,16 @@ def test_a_disk_on_which_the_next_release_does_not_fit(bundle: Path, monkeypatch
 # Several models on one machine
 
 
-def release(root: Path, name: str, identity: str = "one") -> Path:
-    """An installed release of one stage, current."""
+def memory_of(path: Path) -> Iterator[Finding]:
+    """What is said of the memory for what runs at ``path``, with the space that was planned."""
+    placement = place(path)
+    return memory(placement, space(placement.manifest, None, None))
+
+
+def release(root: Path, name: str, identity: str = "one", addresses: Mapping[str, str] = {}) -> Path:
+    """An installed release of one stage, current; with ``addresses`` it has peers."""
     home = root / "opt/ruvrun" / name
-    write_build(home / "made", ("a",))
+    write_build(home / "made", ("a", *addresses), {"a": "10.0.0.1", **addresses} if addresses else {})
     (home / "releases").mkdir()
     (home / "made/bundles/a").rename(home / "releases" / identity)
     (home / "current").symlink_to(f"releases/{identity}")
@@ -159,7 +169,7 @@ def release(root: Path, name: str, identity: str = "one") -> Path:
 
 
 def needs(root: Path, name: str) -> int:
-    (finding,) = memory(place(release(root, name)))
+    (finding,) = memory_of(release(root, name))
     assert finding.state == "ok", finding.seen
     return next(
         need.total
@@ -173,20 +183,34 @@ def test_models_of_one_machine_have_to_fit_together(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(machine, "memory_available", lambda: 1 << 40)
     monkeypatch.setattr(machine, "memory_total", lambda: reserve + 2 * one)
     second = release(tmp_path, "second")
-    (finding,) = memory(place(second))
+    (finding,) = memory_of(second)
     assert finding.state == "ok"
     third = release(tmp_path, "third")
-    (finding,) = memory(place(third))
+    (finding,) = memory_of(third)
     assert (finding.state, finding.exit_code) == ("fail", 4)
     assert "first needs" in finding.seen
     assert "uninstall one of the others (first, second)" in str(finding.hint)
+
+
+def test_models_of_one_machine_cannot_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where only one of them runs now."""
+    monkeypatch.setattr(machine, "port_is_free", lambda *_: True)
+    first = place(release(tmp_path, "first", addresses={"b": "10.0.0.2"}))
+    assert [one.state for one in ports(first, 8000, tmp_path)] == ["ok"] * 3
+    second = place(release(tmp_path, "second", addresses={"b": "10.0.0.2"}))
+    found = {one.check: one for one in ports(second, 8000, tmp_path)}
+    assert {name: one.state for name, one in found.items()} == {
+        "port of a": "fail", "port of the head": "fail", "port of HTTP": "ok",
+    }  # fmt: skip
+    assert found["port of a"].seen == "7070 is also that of ruvrun@first, which is installed here"
+    assert (found["port of a"].exit_code, bool(found["port of a"].why)) == (7, True)
 
 
 def test_the_release_that_this_one_replaces_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = needs(tmp_path, "first")
     monkeypatch.setattr(machine, "memory_total", lambda: (1 << 30) + one)
     monkeypatch.setattr(machine, "memory_available", lambda: 1 << 20)
-    (finding,) = memory(place(tmp_path / "opt/ruvrun/first/releases/one"))
+    (finding,) = memory_of(tmp_path / "opt/ruvrun/first/releases/one")
     assert (finding.state, finding.exit_code) == ("warn", 0), "it runs, and takes the memory"
 
 
@@ -200,4 +224,7 @@ def test_a_bundle_that_is_not_installed_knows_no_neighbours(tmp_path: Path, monk
 def test_page_sizes() -> None:
     assert os.sysconf("SC_PAGE_SIZE") <= 1 << 16
     assert board._pages(1 << 14).seen == "16 KiB"
-    assert board._pages(1 << 21).state == "fail"
+    large = board._pages(1 << 21)
+    assert (large.state, large.exit_code) == ("fail", 7)
+    assert large.why
+    assert "sudo apt-get install" in str(large.hint)

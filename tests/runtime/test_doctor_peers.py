@@ -41,6 +41,7 @@ def look(made: Fleet, manifest: Manifest | None = None, where: Endpoint | None =
     )
     (finding,) = room.peers(placement)
     assert finding.check == "peer n1"
+    assert finding.state == "ok" or (finding.why and finding.hint), "why does it matter, and what is there to type?"
     return finding
 
 
@@ -68,6 +69,7 @@ def test_a_peer_of_another_build(running: Fleet) -> None:
     assert "other build: " in found.seen
     assert other[:12] in found.seen
     assert running.manifest.id[:12] in found.seen
+    assert "./deliver/deliver.sh" in str(found.hint)
 
 
 def test_a_peer_that_does_not_know_this_nodes_key(running: Fleet) -> None:
@@ -95,6 +97,7 @@ def test_a_peer_that_is_not_there(running: Fleet) -> None:
 def test_a_name_that_nobody_knows(running: Fleet) -> None:
     found = look(running, where=Endpoint("no such name", 7070))
     assert (found.state, "name unknown" in found.seen) == ("fail", True)
+    assert str(found.hint).startswith("getent hosts ")
 
 
 def test_this_nodes_own_key_may_be_what_is_wrong(running: Fleet) -> None:

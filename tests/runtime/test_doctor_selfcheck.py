@@ -28,7 +28,12 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def checked(manifest: Path) -> list[str]:
-    return [one.state for one in selfcheck(place(manifest, "b"))]
+    return [one.state for one in look(manifest)]
+
+
+def look(manifest: Path, context: int | None = None) -> list[Finding]:
+    placement = place(manifest, "b")
+    return list(selfcheck(placement, space(placement.manifest, context, None)))
 
 
 def test_with_all_the_space_that_was_planned_or_with_one_stream_or_not_at_all(
@@ -54,5 +59,6 @@ def test_a_stage_that_computes_something_else_fails(tmp_path: Path, monkeypatch:
         raise IntegrityError("golden-mismatch", "it computes something else", hint="build it again")
 
     monkeypatch.setattr(ROOM, "load_worker", differs)
-    (found,) = selfcheck(place(write_build(tmp_path), "b"))
+    (found,) = look(write_build(tmp_path))
     assert (found.state, found.exit_code, found.hint) == ("fail", 5, "build it again")
+    assert found.why

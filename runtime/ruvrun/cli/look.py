@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ruvrun.cli.voice import PATH, common
+from ruvrun.cli.voice import COUNT, PATH, common
 from ruvrun.errors import UnreachableError
 
 
@@ -18,9 +18,20 @@ from ruvrun.errors import UnreachableError
 @click.option("--peers", is_flag=True, help="Look whether the other nodes can be reached.")
 @click.option("--self-check", is_flag=True, help="Load the stages too, and compare what they compute with the build.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of HTTP, to be looked at with the others.")
+@click.option("--context", type=COUNT, help="Positions per stream that there is to be memory for.  [default: as built]")
+@click.option("--streams", type=COUNT, help="Whole contexts that there is to be memory for.  [default: as built]")
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @common
-def doctor(path: Path, node: str | None, peers: bool, self_check: bool, port: int | None, as_json: bool) -> None:
+def doctor(
+    path: Path,
+    node: str | None,
+    peers: bool,
+    self_check: bool,
+    port: int | None,
+    context: int | None,
+    streams: int | None,
+    as_json: bool,
+) -> None:
     """Say what this machine has, lacks and must change for PATH (a manifest or a bundle directory).
 
     With -q only what is not as it should be.
@@ -33,7 +44,8 @@ def doctor(path: Path, node: str | None, peers: bool, self_check: bool, port: in
 
     quiet = bool(click.get_current_context().ensure_object(dict).get("quiet"))
     findings = []
-    for finding in examine(path, node, peers=peers, http=port, load=self_check):
+    looked = examine(path, node, peers=peers, http=port, context=context, streams=streams, load=self_check)
+    for finding in looked:
         findings.append(finding)
         if as_json or (quiet and finding.state == "ok"):
             continue

@@ -20,7 +20,7 @@ from ruvrun.doctor.memory import memory
 from ruvrun.doctor.peers import peers as look_at_peers
 from ruvrun.doctor.ports import ports
 from ruvrun.doctor.selfcheck import selfcheck
-from ruvrun.placement import place
+from ruvrun.placement import place, space
 
 ROOT = Path("/")
 
@@ -31,6 +31,8 @@ def examine(
     *,
     peers: bool,
     http: int | None = None,
+    context: int | None = None,
+    streams: int | None = None,
     load: bool = False,
     root: Path = ROOT,
 ) -> Iterator[Finding]:
@@ -41,6 +43,8 @@ def examine(
         node: which node this machine is, where ``path`` does not say.
         peers: whether to look for the other nodes.
         http: the port of HTTP, where that is to be free too.
+        context: positions per stream, where it is not to be as built.
+        streams: whole contexts that there is space for, likewise.
         load: whether to load the stages and repeat their golden checks.
         root: where ``proc``, ``sys``, ``etc`` and ``run`` are.
 
@@ -48,12 +52,13 @@ def examine(
         RuvError: there is nothing to look at: no manifest, or no bundle.
     """
     placement = place(path, node)
+    asked = space(placement.manifest, context, streams)
     bundle = next(iter(placement.bundles.values()))
     yield from software.python()
     yield from software.packages(placement)
     yield from stages.bundles(placement)
     yield from stages.devices(placement)
-    yield from memory(placement)
+    yield from memory(placement, asked)
     yield from stages.cpus(placement)
     yield from ports(placement, http, root)
     yield from board.board(bundle, root)
@@ -64,7 +69,7 @@ def examine(
     if not placement.whole:
         yield from system.network(root)
     if load:
-        yield from selfcheck(placement)
+        yield from selfcheck(placement, asked)
     if peers and not placement.whole:
         yield from look_at_peers(placement)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ruvrun.doctor.facts import read
-from ruvrun.doctor.finding import Finding
+from ruvrun.doctor.finding import Finding, failure, warning, well
 from ruvrun.toml import FORMAT, read_toml
 
 MACHINE = "node/machine.toml"
@@ -55,21 +55,23 @@ def _processor(bundle: Path, root: Path) -> Iterator[Finding]:
     built = read_toml(bundle / MACHINE, Built, "description of a machine")
     if built.arch != platform.machine():
         seen = f"the bundle is for {built.arch} ({built.title}), this machine is {platform.machine()}"
-        yield Finding("CPU", "fail", seen, "copy the bundle of this machine's node", 7)
+        why = "its packages and the plan are of another kind of machine"
+        yield failure("CPU", seen, why, "copy this machine's own bundle: ./deliver/deliver.sh, or dist/bundles/NODE", 7)
     elif missing := [feature for feature in built.features if feature not in flags]:
         why = "the plan counts on kernels that need them, and was made for another kind of machine"
         seen = f"it has no {', '.join(missing)}; the bundle is for: {built.title}"
-        yield Finding("CPU", "fail", seen, "build for the target that this machine is: ruvcompile targets", 7, why)
+        yield failure("CPU", seen, why, "build for the target that this machine is: ruvcompile targets", 7)
     else:
-        yield Finding("CPU", "ok", f"{built.arch}{', ' if built.features else ''}{', '.join(built.features)}")
+        yield well("CPU", f"{built.arch}{', ' if built.features else ''}{', '.join(built.features)}")
 
 
 def _pages(page: int) -> Finding:
     seen = f"{page // 1024} KiB"
     if page <= 1 << 16:
-        return Finding("page size", "ok", seen)
+        return well("page size", seen)
     why = "wheels are made for pages of at most 64 KiB, and do not load with larger ones"
-    return Finding("page size", "fail", seen, "boot a kernel with smaller pages", 7, why)
+    hint = "boot a kernel with smaller pages: sudo apt-get install linux-image-arm64 && sudo reboot"
+    return failure("page size", seen, why, hint, 7)
 
 
 def _memory_groups(root: Path) -> Iterator[Finding]:
@@ -81,15 +83,13 @@ def _memory_groups(root: Path) -> Iterator[Finding]:
     if on is None:
         return
     if on:
-        yield Finding("memory control groups", "ok", "on")
+        yield well("memory control groups", "on")
         return
-    yield Finding(
+    yield warning(
         "memory control groups",
-        "warn",
         "the kernel was started with them off",
-        "sudo sed -i '1s/$/ cgroup_enable=memory cgroup_memory=1/' /boot/firmware/cmdline.txt && sudo reboot",
-        0,
         "limits of memory (MemoryMax=, containers) do nothing, one process can take all of it, and k3s does not start",
+        "sudo sed -i '1s/$/ cgroup_enable=memory cgroup_memory=1/' /boot/firmware/cmdline.txt && sudo reboot",
     )
 
 
@@ -104,19 +104,18 @@ def _power(root: Path) -> Iterator[Finding]:
         return
     now = bits or 0
     if alarms or now & _UNDERVOLTAGE:
-        yield Finding("power", "warn", "the voltage is too low now", _HINT_POWER, 0, _WHY_POWER)
+        yield warning("power", "the voltage is too low now", _WHY_POWER, _HINT_POWER)
     elif now >> _SINCE_BOOT & _UNDERVOLTAGE:
-        yield Finding("power", "warn", "the voltage has been too low since it was started", _HINT_POWER, 0, _WHY_POWER)
+        yield warning("power", "the voltage has been too low since it was started", _WHY_POWER, _HINT_POWER)
     elif bits is not None:
-        yield Finding("power", "ok", "no undervoltage since it was started")
+        yield well("power", "no undervoltage since it was started")
     if bits is None:
         return
     for shift, when in ((0, "now"), (_SINCE_BOOT, "since it was started")):
         if now >> shift & (_CAPPED | _THROTTLED | _HOT):
-            seen = f"the clock was lowered, {when}"
-            yield Finding("throttling", "warn", seen, _HINT_HEAT, 0, _WHY_HEAT)
+            yield warning("throttling", f"the clock was lowered, {when}", _WHY_HEAT, _HINT_HEAT)
             return
-    yield Finding("throttling", "ok", "the clock was not lowered since it was started")
+    yield well("throttling", "the clock was not lowered since it was started")
 
 
 def _throttled(root: Path) -> int | None:
@@ -142,9 +141,9 @@ def _heat(root: Path) -> Iterator[Finding]:
     ]
     if any(counts):
         seen = f"cores lowered their clock {sum(counts)} times since it was started"
-        yield Finding("throttling", "warn", seen, _HINT_HEAT, 0, _WHY_HEAT)
+        yield warning("throttling", seen, _WHY_HEAT, _HINT_HEAT)
     elif counts:
-        yield Finding("throttling", "ok", "no core lowered its clock since it was started")
+        yield well("throttling", "no core lowered its clock since it was started")
 
 
 def _number(text: str) -> int | None:

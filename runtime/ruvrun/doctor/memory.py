@@ -7,50 +7,51 @@ release's own place ends before it starts, so that it does not count.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from ruvrun import machine
-from ruvrun.doctor.finding import Finding
+from ruvrun.doctor.finding import Finding, failure, warning, well
 from ruvrun.errors import FitError, RuvError
 from ruvrun.machine import Need, size
-from ruvrun.manifest import reserve
+from ruvrun.manifest import Space, reserve
 from ruvrun.placement import Placement, place, space
 
 RELEASES = "releases"
 CURRENT = "current"
 
 
-def memory(placement: Placement) -> Iterator[Finding]:
-    """The sum of weights, key/value at the planned context, and what processes take."""
-    wanted = needs_of(placement)
+def memory(placement: Placement, asked: Space) -> Iterator[Finding]:
+    """The sum of weights, key/value at the context that is asked for, and what processes take."""
+    wanted = needs_of(placement, asked)
     home = home_of(placement.path)
-    beside = {} if home is None else _neighbours(home)
+    beside = {} if home is None else _needs_of_neighbours(home)
     available = machine.memory_available() if home is None else _usable()
     available -= sum(need.total for needs in beside.values() for need in needs)
-    planned = space(placement.manifest, None, None)
     try:
-        machine.require_memory(wanted, max(0, available), context=planned.context, streams=planned.streams)
+        machine.require_memory(wanted, max(0, available), context=asked.context, streams=asked.streams)
     except FitError as error:
         others = [f"{name} needs {size(sum(need.total for need in needs))}" for name, needs in sorted(beside.items())]
         hint = f"uninstall one of the others ({', '.join(sorted(beside))}), or " if beside else ""
         seen = "; ".join([error.message, *error.context, *others])
-        yield Finding("memory", "fail", seen, f"{hint}{error.hint}", error.exit_code)
+        why = "a service that takes more than there is is ended by the kernel, or swaps and answers nobody"
+        yield failure("memory", seen, why, f"{hint}{error.hint}", error.exit_code)
         return
     total = sum(need.total for need in wanted)
-    seen = f"{size(total)} needed ({'; '.join(map(str, wanted))}), {size(available)} available"
+    spoken = f" for {asked.streams} streams x {asked.context} tokens" if any(need.kv for need in wanted) else ""
+    seen = f"{size(total)} needed{spoken} ({'; '.join(map(str, wanted))}), {size(available)} available"
     if total <= machine.memory_available():
-        yield Finding("memory", "ok", seen)
+        yield well("memory", seen)
     else:  # only of what is installed
         why = "what runs in its place counts until it ends; anything else has to leave room"
         hint = "look what takes it: ps -eo rss,comm --sort -rss | head"
-        yield Finding("memory", "warn", f"{seen}, of which {size(machine.memory_available())} now", hint, 0, why)
+        yield warning("memory", f"{seen}, of which {size(machine.memory_available())} now", why, hint)
 
 
-def needs_of(placement: Placement) -> list[Need]:
-    """What the stages of a placement need, with the space that was planned for them."""
-    planned = space(placement.manifest, None, None)
-    return machine.needs(placement.manifest, placement.stages, context=planned.context, streams=planned.streams)
+def needs_of(placement: Placement, asked: Space) -> list[Need]:
+    """What the stages of a placement need with this space."""
+    return machine.needs(placement.manifest, placement.stages, context=asked.context, streams=asked.streams)
 
 
 def home_of(path: Path) -> Path | None:
@@ -60,15 +61,18 @@ def home_of(path: Path) -> Path | None:
     return home if directory.parent.name == RELEASES and home.parent.name == "ruvrun" else None
 
 
-def _neighbours(home: Path) -> dict[str, list[Need]]:
+def neighbours(home: Path) -> dict[str, Placement]:
+    """What else is installed on this machine, and could run as it is, by name."""
     found = {}
     for other in sorted(home.parent.iterdir()):
         if other != home and (other / CURRENT).is_dir():
-            try:
-                found[other.name] = needs_of(place(other / CURRENT))
-            except RuvError:  # it cannot run as it is, and takes nothing
-                continue
+            with contextlib.suppress(RuvError):
+                found[other.name] = place(other / CURRENT)
     return found
+
+
+def _needs_of_neighbours(home: Path) -> dict[str, list[Need]]:
+    return {name: needs_of(other, space(other.manifest, None, None)) for name, other in neighbours(home).items()}
 
 
 def _usable() -> int:

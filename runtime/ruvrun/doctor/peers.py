@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import ruvrun
 from ruvrun import frames
-from ruvrun.doctor.finding import Finding
+from ruvrun.doctor.finding import Finding, failed, failure, well
 from ruvrun.errors import RuvError
 from ruvrun.frames import Hello, Refused, Welcome
 from ruvrun.pipeline.sockets import open_sockets
@@ -22,6 +22,10 @@ from ruvrun.transport import Came, Down, Peer, Transport, Up
 from ruvrun.transport.reach import Unreached, try_port
 
 PATIENCE = 8.0
+_WHY = "a pipeline serves only while each stage can speak with the next, and the head with all"
+_WHY_KEY = "nodes let in only whose keys were made with theirs: whoever else could read and alter what passes"
+_WHY_BUILD = "stages of two builds put together would compute neither model"
+_DELIVER = "copy the bundles of one build to both: ./deliver/deliver.sh"
 
 
 def peers(placement: Placement) -> Iterator[Finding]:
@@ -41,16 +45,16 @@ def reach(name: str, where: Endpoint, timeout: float = 3.0) -> Finding:
     target = f"{where.host}:{where.port}"
     match found := try_port(where.host, where.port, timeout):
         case None:
-            return Finding(f"peer {name}", "ok", f"{target} answers")
+            return well(f"peer {name}", f"{target} answers")
         case Unreached("name unknown"):
-            hint = "correct its address in nodes.toml, or use its IP number"
+            hint = f"getent hosts {where.host}; if that finds nothing, put its IP number into node/nodes.toml"
             return _unreached(name, f"{where.host}: name unknown", hint)
         case Unreached("timed out"):
-            hint = "is it on, and does its firewall let this port through?"
+            hint = f"is it on: ping -c 3 {where.host}; is it its firewall: sudo ufw allow {where.port}/tcp, there"
         case Unreached("refused"):
-            hint = f"start `ruvrun serve` on {name}, or correct its port"
+            hint = f"start `ruvrun serve` on {name} (sudo systemctl restart 'ruvrun@*'), or correct its port"
         case _:
-            hint = "check the cable, the network and the address"
+            hint = f"check cable, network and address: ip route get {where.host}"
     detail = f" ({found.detail})" if found.detail else ""
     return _unreached(name, f"{target}: {found.trouble}{detail}", hint)
 
@@ -63,7 +67,7 @@ def _look(placement: Placement, node: str, where: Endpoint, role: str) -> Findin
     try:
         transport = open_sockets(placement.manifest, name, placement.bundles[name], placement.endpoints)
     except RuvError as error:
-        return Finding(f"peer {node}{role}", "fail", error.message, error.hint, error.exit_code)
+        return failed(f"peer {node}{role}", error, _WHY_KEY)
     with contextlib.closing(transport):
         said = Hello(placement.manifest.protocol, placement.manifest.id, name, VISITOR, ruvrun.__version__)
         return greet(f"{node}{role}", transport, Peer(node), where, said)
@@ -83,25 +87,26 @@ def greet(name: str, transport: Transport, peer: Peer, where: Endpoint, said: He
                     transport.send(peer, frames.encode(said))
                 case Down(refused=True):
                     seen = f"{target}: key unknown, it does not know the key of {said.node}"
-                    return _unreached(name, seen, "copy the bundles of one build, made with one set of keys, to both")
+                    return _unreached(name, seen, _DELIVER, _WHY_KEY)
                 case Came():
                     return _answered(name, target, event)
                 case _:
                     pass
     if stands:
-        return _unreached(name, f"{target}: it takes the key, and says nothing", f"restart ruvrun on {name}")
+        hint = f"on {name}: sudo systemctl restart 'ruvrun@*'"
+        return _unreached(name, f"{target}: it takes the key, and says nothing", hint)
     seen = f"{target}: key unknown, what answers there does not hold the key that the manifest has for it"
-    return _unreached(name, seen, "copy the bundles of one build to both, or correct the port")
+    return _unreached(name, seen, f"{_DELIVER}; or correct the port in node/nodes.toml", _WHY_KEY)
 
 
 def _answered(name: str, target: str, came: Came) -> Finding:
     message, _ = frames.decode(came.parts)
     if isinstance(message, Welcome):
-        return Finding(f"peer {name}", "ok", f"{target} takes this node in, it runs ruvrun {message.software}")
+        return well(f"peer {name}", f"{target} takes this node in, it runs ruvrun {message.software}")
     why = message.why if isinstance(message, Refused) else f"it said {type(message).__name__}"
     build = "other build: " if "build" in why else ""
-    return _unreached(name, f"{target}: {build}{why}", "copy the bundles of one build to both, and restart them")
+    return _unreached(name, f"{target}: {build}{why}", f"{_DELIVER}; it restarts them", _WHY_BUILD)
 
 
-def _unreached(name: str, seen: str, hint: str) -> Finding:
-    return Finding(f"peer {name}", "fail", seen, hint, 6)
+def _unreached(name: str, seen: str, hint: str, why: str = _WHY) -> Finding:
+    return failure(f"peer {name}", seen, why, hint, 6)

@@ -7,36 +7,48 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ruvrun import machine
-from ruvrun.doctor.finding import Finding
-from ruvrun.doctor.memory import home_of
+from ruvrun.doctor.finding import Finding, failure, warning, well
+from ruvrun.doctor.memory import home_of, neighbours
 from ruvrun.placement import Placement
 
 _LISTENING = "0A"
 
 
 def ports(placement: Placement, http: int | None, root: Path) -> Iterator[Finding]:
-    """A port that this very service holds is as good as a free one."""
-    wanted: dict[str, int] = {}
-    if not placement.whole:  # else its links need none
-        wanted |= {f"port of {name}": placement.endpoints.nodes[name].port for name in placement.stages}
-        if placement.head:
-            wanted["port of the head"] = placement.endpoints.head.port
+    """A port that this very service holds is as good as a free one; one of another model that is installed is not."""
+    why = "two services cannot listen at one port: this one would not start"
+    wanted = _ports_of_links(placement)
     if http is not None and placement.head:
         wanted["port of HTTP"] = http
+    home = home_of(placement.path)
+    others = {} if home is None else neighbours(home)
+    held = {port: name for name, other in others.items() for port in _ports_of_links(other).values()}
     for what, port in wanted.items():
+        if port in held:
+            seen = f"{port} is also that of ruvrun@{held[port]}, which is installed here"
+            yield failure(what, seen, why, "give this one other ports: node/nodes.toml, on all of its nodes", 7)
+            continue
         if machine.port_is_free("0.0.0.0", port):
-            yield Finding(what, "ok", f"{port} is free")
+            yield well(what, f"{port} is free")
             continue
         holder = holder_of(port, root)
         if holder is None:
             hint = f"look who has it, and end it unless it is this service: sudo ss -ltnp 'sport = :{port}'"
-            yield Finding(what, "warn", f"{port} is taken", hint, 7)
+            yield warning(what, f"{port} is taken", why, hint)
         elif _is_ours(holder[1], placement):
-            yield Finding(what, "ok", f"{port} is this service's (process {holder[0]})")
+            yield well(what, f"{port} is this service's (process {holder[0]})")
         else:
             seen = f"{port} is taken by process {holder[0]}: {' '.join(holder[1])[:80]}"
-            option = "--port" if what == "port of HTTP" else "nodes.toml, on all nodes"
-            yield Finding(what, "fail", seen, f"end it, or take another port: {option}", 7)
+            option = "--port" if what == "port of HTTP" else "node/nodes.toml, on all nodes"
+            yield failure(what, seen, why, f"end it: sudo kill {holder[0]}; or take another port: {option}", 7)
+
+
+def _ports_of_links(placement: Placement) -> dict[str, int]:
+    """Where the processes of a placement listen for their peers; nowhere where all of them are here."""
+    if placement.whole:
+        return {}
+    found = {f"port of {name}": placement.endpoints.nodes[name].port for name in placement.stages}
+    return found | ({"port of the head": placement.endpoints.head.port} if placement.head else {})
 
 
 def holder_of(port: int, root: Path) -> tuple[int, list[str]] | None:

@@ -11,27 +11,30 @@ from collections.abc import Iterator
 
 from ruvrun import machine
 from ruvrun.bundle import HEAD
-from ruvrun.doctor.finding import Finding
+from ruvrun.doctor.finding import Finding, failed, failure, warning, well
 from ruvrun.errors import RuvError
 from ruvrun.machine import size
+from ruvrun.manifest import Space
 from ruvrun.pipeline.loading import load_worker
-from ruvrun.placement import Placement, space
+from ruvrun.placement import Placement
+
+_WHY = "a stage that computes something else gives wrong answers, and nobody sees it"
 
 
-def selfcheck(placement: Placement) -> Iterator[Finding]:
-    """Load what runs here, compare, and let it go again."""
-    planned = space(placement.manifest, None, None)
+def selfcheck(placement: Placement, asked: Space) -> Iterator[Finding]:
+    """Load what runs here with the space that is asked for, compare, and let it go again."""
     for name in placement.stages:
         check = f"self-check {name}"
         wanted = {
-            streams: machine.needs(placement.manifest, [name], context=planned.context, streams=streams)[0].total
-            for streams in (planned.streams, 1)
+            streams: machine.needs(placement.manifest, [name], context=asked.context, streams=streams)[0].total
+            for streams in (asked.streams, 1)
         }
         available = machine.memory_available()
         streams = next((each for each, need in wanted.items() if need <= available), 0)
         if not streams:
             seen = f"left for the start: it takes {size(wanted[1])}, and {size(available)} are free beside what runs"
-            yield Finding(check, "warn", seen)
+            hint = "nothing: it is made when this release starts; to make it now, end what takes the memory"
+            yield warning(check, seen, _WHY, hint)
             continue
         placed = placement.manifest.place_of(name)
         assert placed is not None, f"{name} holds no stage"
@@ -41,25 +44,26 @@ def selfcheck(placement: Placement) -> Iterator[Finding]:
                 placement.bundles[name],
                 placement.manifest,
                 placed[1].stage,
-                context=planned.context,
+                context=asked.context,
                 streams=streams,
                 threads=threads,
             )
         except RuvError as error:
-            yield Finding(check, "fail", "; ".join([error.message, *error.context]), error.hint, error.exit_code)
+            yield failed(check, error, _WHY)
         else:
-            yield Finding(check, "ok", "it computes what the build machine computed")
+            yield well(check, "it computes what the build machine computed")
     if placement.head and placement.manifest.program.kind == "decoder":
         yield _tokenizer(placement)
 
 
 def _tokenizer(placement: Placement) -> Finding:
+    check, why = "self-check of the head", "without its tokenizer the head can read no prompt and write no answer"
     try:
         from ruvrun.tokenizer import Tokenizer
 
         Tokenizer(placement.head_bundle / HEAD)
     except ImportError as error:
-        return Finding("self-check of the head", "fail", str(error), "pip install 'ruvrun[head]'", 3)
+        return failure(check, str(error), why, "pip install 'ruvrun[head]'", 3)
     except RuvError as error:
-        return Finding("self-check of the head", "fail", error.message, error.hint, error.exit_code)
-    return Finding("self-check of the head", "ok", "its tokenizer and chat template can be read")
+        return failed(check, error, why)
+    return well(check, "its tokenizer and chat template can be read")

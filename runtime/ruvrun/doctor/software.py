@@ -12,7 +12,7 @@ from pathlib import Path
 from ruvrun import machine
 from ruvrun.backends import BACK_ENDS, package_of
 from ruvrun.bundle import requires
-from ruvrun.doctor.finding import Finding
+from ruvrun.doctor.finding import Finding, failure, well
 from ruvrun.placement import Placement
 from ruvrun.session import too_old
 
@@ -25,9 +25,11 @@ def python() -> Iterator[Finding]:
     """The interpreter."""
     seen = f"{platform.python_version()} on {platform.machine()}, {machine.cores()} cores"
     if sys.version_info >= OLDEST_PYTHON:
-        yield Finding("python", "ok", seen)
+        yield well("python", seen)
     else:
-        yield Finding("python", "fail", f"{seen}; 3.11 or newer is needed", "install python3.11, and name it", 7)
+        why = "ruvrun and its packages are not made for older ones"
+        hint = "sudo apt-get install python3.11, then: sudo node/install.sh --python python3.11"
+        yield failure("python", f"{seen}; 3.11 or newer is needed", why, hint, 7)
 
 
 def packages(placement: Placement) -> Iterator[Finding]:
@@ -41,7 +43,9 @@ def packages(placement: Placement) -> Iterator[Finding]:
             yield _package(package, f"pip install 'ruvrun[{package}]'", wanted)
         for backend in backends:
             if backend not in BACK_ENDS:
-                yield Finding(f"back end {backend}", "fail", "this version does not know it", "update ruvrun", 3)
+                why = "a stage runs only on the back end that it was compiled for"
+                hint = "pip install --upgrade ruvrun"
+                yield failure(f"back end {backend}", "this version of ruvrun does not know it", why, hint, 3)
     if placement.head:
         for package in HEAD_PACKAGES:
             yield _package(package, "pip install 'ruvrun[head]'", wanted)
@@ -64,9 +68,10 @@ def _package(name: str, hint: str, wanted: dict[str, str]) -> Finding:
         try:
             version = str(getattr(importlib.import_module(name), "__version__", "version unknown"))
         except ImportError:
-            return Finding(f"package {name}", "fail", "not installed", hint, 3)
+            why = "what runs here imports it, and would not start"
+            return failure(f"package {name}", "not installed", why, hint, 3)
     if too_old(version, wanted.get(name, "")):
         why = "the bundle was built and checked with that one, and an older one may compute something else"
         seen = f"{version} is older than {wanted[name]}, which the bundle requires"
-        return Finding(f"package {name}", "fail", seen, f"{hint} --upgrade", 3, why)
-    return Finding(f"package {name}", "ok", version)
+        return failure(f"package {name}", seen, why, f"{hint} --upgrade", 3)
+    return well(f"package {name}", version)

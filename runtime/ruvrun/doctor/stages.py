@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from ruvrun import machine
 from ruvrun.backends import device_for
 from ruvrun.bundle import BUNDLE, load_spec, verify_bundle, verify_head
-from ruvrun.doctor.finding import Finding
+from ruvrun.doctor.finding import Finding, failed, failure, well
 from ruvrun.errors import RuvError
 from ruvrun.executors.openvino.forms import VARIABLE
 from ruvrun.placement import Placement
+
+_WHY_BYTES = "nothing is loaded that is not, byte for byte, what was built and checked"
 
 
 def bundles(placement: Placement) -> Iterator[Finding]:
@@ -24,14 +26,14 @@ def bundles(placement: Placement) -> Iterator[Finding]:
         try:
             spec = verify_bundle(directory, placement.manifest, place_of[1].stage)
         except RuvError as error:
-            yield Finding(f"bundle {name}", "fail", error.message, error.hint, error.exit_code)
+            yield failed(f"bundle {name}", error, _WHY_BYTES)
             continue
-        yield Finding(f"bundle {name}", "ok", f"{len(spec.files)} files are what {BUNDLE} says")
+        yield well(f"bundle {name}", f"{len(spec.files)} files are what {BUNDLE} says")
     if placement.head and placement.manifest.program.kind == "decoder":
         try:
             verify_head(placement.head_bundle, placement.manifest.program)
         except RuvError as error:
-            yield Finding("head files", "fail", error.message, error.hint, error.exit_code)
+            yield failed("head files", error, _WHY_BYTES)
 
 
 def devices(placement: Placement) -> Iterator[Finding]:
@@ -47,17 +49,17 @@ def devices(placement: Placement) -> Iterator[Finding]:
         from ruvrun.executors.openvino import devices
     except ImportError:
         return  # that OpenVINO is missing was told
-    yield Finding("OpenVINO devices", "ok", ", ".join(map(str, devices.devices())))
+    yield well("OpenVINO devices", ", ".join(map(str, devices.devices())))
     for name, spec in specs.items():
         try:
             used = devices.used_by(spec)
         except RuvError as error:
-            seen = "; ".join([error.message, *error.context])
-            yield Finding(f"device of {name}", "fail", seen, error.hint, error.exit_code)
+            why = "its stage was compiled for that device, and moves to no other by itself"
+            yield failed(f"device of {name}", error, why)
             continue
         kind = device_for(spec.backend)
         moved = "" if used.name.startswith(kind) else f"; it is for {kind} and here because {VARIABLE} says so"
-        yield Finding(f"device of {name}", "ok", f"its stage runs on {used}{moved}")
+        yield well(f"device of {name}", f"its stage runs on {used}{moved}")
 
 
 def cpus(placement: Placement) -> Iterator[Finding]:
@@ -65,10 +67,10 @@ def cpus(placement: Placement) -> Iterator[Finding]:
     for name in placement.bundles:
         asked = placement.manifest.node_named(name).cpus
         if asked and not set(asked) <= machine.allowed():
-            yield Finding(
+            yield failure(
                 f"cpus {name}",
-                "fail",
                 f"cores {asked} are asked for, {sorted(machine.allowed())} may be used",
-                "correct `cpus` of this node, and build again",
+                "the plan counts on these cores, and a process cannot be kept on others",
+                "correct `cpus` of this node in the fleet file, and build again; which there are: nproc --all",
                 7,
             )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ruvrun.doctor.facts import read
-from ruvrun.doctor.finding import Finding
+from ruvrun.doctor.finding import Finding, warning, well
 from ruvrun.machine import size
 
 _ROOM = 256 << 20
@@ -23,9 +23,9 @@ def disk(bundle: Path) -> Finding:
     free = shutil.disk_usage(bundle).free
     seen = f"{size(free)} free in {bundle}, the bundle takes {size(own)}"
     if free >= own + _ROOM:
-        return Finding("disk", "ok", seen)
+        return well("disk", seen)
     why = "the next release is installed beside this one, and a full disk ends services of all kinds"
-    return Finding("disk", "warn", seen, "sudo apt-get clean && sudo journalctl --vacuum-size=50M", 0, why)
+    return warning("disk", seen, why, "sudo apt-get clean && sudo journalctl --vacuum-size=50M")
 
 
 def swap(root: Path) -> Finding:
@@ -38,18 +38,18 @@ def swap(root: Path) -> Finding:
             names.append(name)
             used += int(taken) * 1024
     if used <= _SWAPPED:
-        return Finding("swap", "ok", f"{', '.join(names)}, {size(used)} in use" if names else "none on a disk")
+        return well("swap", f"{', '.join(names)}, {size(used)} in use" if names else "none on a disk")
     why = "each token reads all weights; those that were swapped out come back from the disk every time"
     off = "sudo dphys-swapfile swapoff" if "/var/swap" in names else "sudo swapoff -a"
-    return Finding("swap", "warn", f"{size(used)} in use on {', '.join(names)}", f"free memory, then: {off}", 0, why)
+    return warning("swap", f"{size(used)} in use on {', '.join(names)}", why, f"free memory, then: {off}")
 
 
 def clock(root: Path) -> Finding:
     """Whether something keeps it right: a Pi has no battery, and begins where it was switched off."""
     if (root / "run/systemd/timesync/synchronized").exists() or kernel_clock_is_kept():
-        return Finding("clock", "ok", "kept by the network's time")
+        return well("clock", "kept by the network's time")
     why = "certificates look invalid to a clock that is wrong, and logs of several nodes cannot be compared"
-    return Finding("clock", "warn", "nothing keeps it right", "sudo timedatectl set-ntp true", 0, why)
+    return warning("clock", "nothing keeps it right", why, "sudo timedatectl set-ntp true")
 
 
 def kernel_clock_is_kept() -> bool:
@@ -70,11 +70,11 @@ def suspend(root: Path) -> Finding:
     battery = any(read(path / "type").strip() == "Battery" for path in (root / "sys/class/power_supply").glob("*"))
     desktop = default.is_symlink() and default.readlink().name == "graphical.target"
     if not able or masked or not (battery or desktop):
-        return Finding("suspend", "ok", "it stays awake" if not able or masked else "nothing sends it to sleep")
+        return well("suspend", "it stays awake" if not able or masked else "nothing sends it to sleep")
     why = "a node that falls asleep is lost to the others until somebody wakes it"
     hint = "sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target"
     seen = f"it can, as {'a laptop' if battery else 'a desktop'} does when nobody uses it"
-    return Finding("suspend", "warn", seen, hint, 0, why)
+    return warning("suspend", seen, why, hint)
 
 
 def network(root: Path) -> Iterator[Finding]:
@@ -87,9 +87,9 @@ def network(root: Path) -> Iterator[Finding]:
         speed = read(path / "speed").strip()
         if (path / "wireless").exists() or (path / "phy80211").exists():
             hint = f"use the wired network; until then: sudo iw dev {path.name} set power_save off"
-            yield Finding(check, "warn", "Wi-Fi", hint, 0, why)
+            yield warning(check, "Wi-Fi", why, hint)
         elif speed.isdigit() and int(speed) < _SLOW_LINK:
             hint = f"a cable with all eight wires (Cat 5e), a port of 1 Gbit; then: sudo ethtool {path.name}"
-            yield Finding(check, "warn", f"{speed} Mbit/s", hint, 0, why)
+            yield warning(check, f"{speed} Mbit/s", why, hint)
         else:
-            yield Finding(check, "ok", f"{speed} Mbit/s" if speed.isdigit() else "wired")
+            yield well(check, f"{speed} Mbit/s" if speed.isdigit() else "wired")
