@@ -195,7 +195,7 @@ def find_bundles(manifest_path: Path, manifest: Manifest) -> dict[str, Path]:
     """
     directory = manifest_path.parent
     if (directory / BUNDLE).is_file() or (directory / NODE_NAME).is_file():
-        name = _text(directory / NODE_NAME)
+        name = node_name(directory)
         return {name: directory} if name else {}
     found = {}
     for node in manifest.node:
@@ -211,8 +211,9 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _text(path: Path) -> str:
+def node_name(directory: Path) -> str:
+    """Whose bundle it is; empty where that is not said."""
     try:
-        return path.read_text("utf-8").strip()
+        return (directory / NODE_NAME).read_text("utf-8").strip()
     except OSError:
         return ""

@@ -19,7 +19,7 @@ from ruvcompile.passes.pieces import pieces, program_units
 from ruvrun.bundle import COMPILED, NODE
 from ruvrun.errors import IntegrityError
 from ruvrun.executors import DecoderExecutor, ShelvedExecutor, Span, load_decoder
-from ruvrun.executors.openvino.compiled import Made, Shelf
+from ruvrun.executors.openvino.compiled import CACHE, Made, Shelf
 from ruvrun.executors.openvino.cpu import load_graph
 from ruvrun.executors.openvino.devices import Device
 from ruvrun.executors.openvino.forms import on_cpu
@@ -158,6 +158,69 @@ def test_where_nothing_may_be_written_the_graph_runs_all_the_same(stage) -> None
     assert not (path / MADE).exists()
 
 
+# Where the release is not the service's to write to
+
+
+@pytest.fixture
+def cache(stage, tmp_path, monkeypatch) -> Path:
+    """Where the node's graphs are kept from now on."""
+    (stage[0] / NODE / "name").write_text("pi-0\n")
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    return tmp_path / "cache/pi-0"
+
+
+def test_what_is_compiled_is_kept_in_the_folder_that_is_the_services_own(stage, cache, monkeypatch) -> None:
+    path, _ = stage
+    wanted = opened(stage).run({"x": X})["y"].copy()
+    assert sorted(each.name for each in cache.iterdir()) == ["stage.blob", "stage.toml"]
+    assert not (path / COMPILED).exists()
+    monkeypatch.setattr(ov.Core, "compile_model", lambda *_: never())
+    again = opened(stage)
+    assert again.shelf.notes == []
+    assert np.array_equal(again.run({"x": X})["y"], wanted)
+
+
+def test_what_came_with_the_release_is_taken_and_left_alone(stage, tmp_path, monkeypatch, request) -> None:
+    path, _ = stage
+    opened(stage)
+    installed = {each.name: each.read_bytes() for each in (path / COMPILED).iterdir()}
+    cache = request.getfixturevalue("cache")
+    with monkeypatch.context() as patched:
+        patched.setattr(ov.Core, "compile_model", lambda *_: never())
+        assert opened(stage).shelf.notes == []
+    assert list(cache.iterdir()) == []
+    other = load_graph(*stage, threads=2)  # of other settings: what fits is kept beside it
+    other.shelf.keep()
+    assert [note.partition(",")[0] for note in other.shelf.notes] == ["ignored: node/compiled/stage.blob"]
+    assert (cache / "stage.blob").exists()
+    assert {each.name: each.read_bytes() for each in (path / COMPILED).iterdir()} == installed
+    assert opened(stage).shelf.notes == [], "the one that fits is taken without a word on the one that does not"
+    assert list(cache.iterdir()) == [], "and that one goes"
+
+
+def test_a_graph_that_cannot_be_removed_is_not_taken_twice(stage, cache, monkeypatch) -> None:
+    """It does not compute what it should, and lies where the service may not write."""
+    path, spec = stage
+    monkeypatch.delenv(CACHE)
+    opened(stage)
+    monkeypatch.setenv(CACHE, str(cache.parent))
+    monkeypatch.setattr("ruvrun.executors.openvino.compiled.shutil.rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("ruvrun.pipeline.loading.verify_bundle", lambda *_: spec)
+    monkeypatch.setattr("ruvrun.pipeline.loading.largest_part", lambda _: 1 << 20)
+    checks: list[bool] = []
+
+    def check(_path: Path, _spec: object, graph: OpenVinoGraph) -> None:
+        checks.append(graph.shelf.imported)
+        if graph.shelf.imported:
+            check_fails()
+
+    monkeypatch.setattr("ruvrun.pipeline.loading.check_golden", check)
+    load_worker(path, None, 0, context=0, streams=0, threads=1)
+    assert checks == [True, False]
+    assert (cache / "stage.blob").exists(), "the next start takes this one"
+
+
 def test_a_stage_that_is_no_bundle_gets_none(stage) -> None:
     path, _ = stage
     (path / NODE).rmdir()
@@ -182,7 +245,7 @@ def test_one_that_computes_something_else_is_let_go(stage, monkeypatch) -> None:
     said: list[str] = []
     load_worker(path, None, 0, context=0, streams=0, threads=1, say=said.append)
     assert checks == [True, False]
-    assert said == ["ignored: node/compiled, compiled graphs: they do not compute what they should; compiling anew"]
+    assert said == ["ignored: compiled graphs, which do not compute what they should; compiling anew"]
     assert (path / BLOB).exists(), "what was compiled took its place"
     monkeypatch.setattr("ruvrun.pipeline.loading.check_golden", lambda *_: check_fails())
     (path / BLOB).unlink()

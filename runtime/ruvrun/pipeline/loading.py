@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ruvrun
-from ruvrun.bundle import COMPILED, StageSpec, verify_bundle
+from ruvrun.bundle import StageSpec, verify_bundle
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import ShelvedExecutor, load_executor
 from ruvrun.manifest import Manifest
@@ -46,7 +46,7 @@ def load_worker(
     except IntegrityError:
         if not (shelf and shelf.imported):
             raise
-        say(f"ignored: {COMPILED}, compiled graphs: they do not compute what they should; compiling anew")
+        say("ignored: compiled graphs, which do not compute what they should; compiling anew")
         shelf.drop()
         return load_worker(directory, manifest, stage, context=context, streams=streams, threads=threads, say=say)
     if shelf:

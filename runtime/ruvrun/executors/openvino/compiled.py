@@ -5,6 +5,10 @@ They lie in the node's own part of the bundle, for they are of this machine alon
     node/compiled/NAME.toml    what it was made of, with and on, and the SHA-256 of the other file
     node/compiled/NAME.blob    what ``export_model`` gave
 
+A release that was installed is not the service's to write to. There they are kept in the folder that ``RUVRUN_CACHE``
+names, ``NODE/NAME.toml`` and ``NODE/NAME.blob``, whatever release runs; what lies beside the bundle, made by the
+self-check of install.sh, is taken where that one does not fit.
+
 A start takes one if all that decides is as it was: the files of the stage, the sizes, the settings, the device with its
 driver, the version of OpenVINO and the machine. Else it is ignored, which is told in one line, and the graph is
 compiled. What was compiled takes its place when whoever serves with it says so (``keep``), which is after the stage was
@@ -24,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,7 +38,7 @@ import msgspec
 import openvino as ov
 
 from ruvrun.backends import CPU
-from ruvrun.bundle import COMPILED, NODE, StageSpec, file_sha256
+from ruvrun.bundle import COMPILED, NODE, StageSpec, file_sha256, node_name
 from ruvrun.elements import Array
 from ruvrun.errors import InputError, MachineError
 from ruvrun.executors.openvino.devices import Device
@@ -44,6 +49,12 @@ from ruvrun.toml import FORMAT, dump_toml, read_toml
 
 STAGE = "stage"
 """The name of the one graph of a stage whose shapes are as they are."""
+
+CACHE = "RUVRUN_CACHE"
+"""Names the folder where they are kept, where that is not the bundle's own."""
+
+_let_go: set[Path] = set()
+"""Folders of which this process takes nothing any more, though it could not remove what is in them."""
 
 _DISK, _MEMORY = 2, 3
 """What must be free, in bytes for each byte of the stage's weights, where a blob is written."""
@@ -96,6 +107,9 @@ class Shelf:
         self.notes: list[str] = []
         self.imported = False
         self._core, self._directory, self._spec = core, directory, spec
+        self._installed = directory / COMPILED
+        cache = os.environ.get(CACHE, "")
+        self._home = Path(cache) / (node_name(directory) or STAGE) if cache else self._installed
         self._settings = dict(settings)
         self._here = Made(
             stage=_digest([[file.path, file.sha256] for file in spec.files]),
@@ -107,7 +121,7 @@ class Shelf:
             openvino=ov.__version__,
         )
         self._read: list[Array] = []  # what graphs were read from, as long as they are
-        self._known: set[str] = set()
+        self._taken: dict[str, Path] = {}
         self._fresh: dict[str, tuple[Made, Any]] = {}
         self._open = True
 
@@ -120,7 +134,6 @@ class Shelf:
         """
         if not self._open:  # made while the stage serves: for whoever asked for it, and seldom
             return compiled()
-        self._known.add(name)
         here = msgspec.structs.replace(self._here, sizes=sizes)
         found = self._imported(name, here)
         if found is None:
@@ -140,29 +153,45 @@ class Shelf:
             return
         # A bundle may lie where nobody may write, and not every device exports.
         with contextlib.suppress(OSError, MachineError, RuntimeError):
-            folder = self._directory / COMPILED
-            folder.mkdir(exist_ok=True)
-            for path in folder.iterdir():
-                if path.stem not in self._known or path.stem in fresh:
+            home = self._home
+            home.mkdir(parents=True, exist_ok=True)
+            for path in home.iterdir():
+                if self._taken.get(path.stem) != home:
                     path.unlink()
             for name, (made, model) in fresh.items():
                 if self._room() and not (made.device.startswith(CPU) and _rotates(model)):
                     exported = model.export_model()
                     data = exported if isinstance(exported, bytes) else exported.getvalue()
                     sha256 = hashlib.sha256(data).hexdigest()
-                    write_whole(_blob(folder, name), data)
-                    write_whole(_note(folder, name), dump_toml(msgspec.structs.replace(made, sha256=sha256)))
+                    write_whole(_blob(home, name), data)
+                    write_whole(_note(home, name), dump_toml(msgspec.structs.replace(made, sha256=sha256)))
 
     def drop(self) -> None:
-        """Let go of all that is kept; never fails."""
-        shutil.rmtree(self._directory / COMPILED, ignore_errors=True)
+        """Let go of all that is kept; never fails. What cannot be removed is not taken again by this process."""
+        for folder in (self._home, self._installed):
+            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():
+                _let_go.add(folder)
 
     def _imported(self, name: str, here: Made) -> Any:
-        """The graph in a blob; None where there is none, or it is not taken, which is noted."""
-        folder = self._directory / COMPILED
+        """The graph in a blob; None where there is none, or none is taken, which is noted."""
+        notes = []
+        for folder in dict.fromkeys((self._home, self._installed)):
+            if folder in _let_go or not _note(folder, name).is_file():
+                continue
+            model, why = self._read_blob(folder, name, here)
+            if model is not None:
+                self.imported = True
+                self._taken[name] = folder
+                return model
+            shown = _blob(Path(COMPILED) if folder == self._installed else folder, name)
+            notes.append(f"ignored: {shown}, a compiled graph: {why}; compiling anew")
+        self.notes += notes
+        return None
+
+    def _read_blob(self, folder: Path, name: str, here: Made) -> tuple[Any, str]:
+        """The graph in a blob, or None and why it is not taken."""
         blob, note = _blob(folder, name), _note(folder, name)
-        if not note.is_file():
-            return None
         try:
             made = read_toml(note, Made, "note of a compiled graph")
             pairs = {each: (getattr(made, each), getattr(here, each)) for each in _TOLD}
@@ -177,18 +206,16 @@ class Shelf:
                 data = mapped([(blob, blob.stat().st_size)])
                 model = self._core.import_model(ov.Tensor(data, shared_memory=True), here.device, self._settings)
                 self._read.append(data)
-                self.imported = True
-                return model
+                return model, ""
         except InputError as error:
             why = error.message
         except (OSError, RuntimeError) as error:  # OpenVINO says last what it is, and first where in its sources
             *_, why = ["it cannot be read", *filter(str.strip, str(error).splitlines())]
-        self.notes.append(f"ignored: {COMPILED}/{blob.name}, a compiled graph: {why}; compiling anew")
-        return None
+        return None, why
 
     def _room(self) -> bool:
         weights = self._spec.weight_bytes
-        return shutil.disk_usage(self._directory).free > _DISK * weights and memory_available() > _MEMORY * weights
+        return shutil.disk_usage(self._home).free > _DISK * weights and memory_available() > _MEMORY * weights
 
 
 def _rotates(model: Any) -> bool:
