@@ -246,6 +246,7 @@ def _write_bundle(
         threads=entry.threads,
     )
     for path, data in render_node(target, facts).items():
+        (bundle / NODE / path).parent.mkdir(exist_ok=True)
         (bundle / NODE / path).write_bytes(data)
         (bundle / NODE / path).chmod(mode_of(path))
     if name == manifest.head.node and program.head_files:

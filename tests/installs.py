@@ -1,7 +1,8 @@
 """Bundles for install.sh: with a ruvrun that does nothing but judge, and a pip that does nothing but unpack.
 
-The stub's ``doctor`` says what ``node/verdict`` in the bundle says, and ends with that exit code; without one, all is
-well. Scripts, Python, links and files are real; what pip and ruvrun make of real wheels is for the system tests.
+The stub's ``doctor`` says what ``node/verdict`` in the bundle says (its own words for WORDS), and ends with that exit
+code; without one, all is well. Scripts, Python, links and files are real; what pip and ruvrun make of real wheels is
+for the system tests.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if words[0] == "doctor":
     verdict = pathlib.Path(next(word for word in words[1:] if word.startswith("/"))) / "node/verdict"
     if verdict.exists():
         code, text = verdict.read_text().split(" ", 1)
-        print(text)
+        print(text.replace("WORDS", " ".join(words)))
         sys.exit(int(code))
 elif words[0] == "where":
     print(__file__)
@@ -64,6 +65,10 @@ class Installed:
         return self.root / "etc/ruvrun" / self.name
 
     @property
+    def cache(self) -> Path:
+        return self.root / "var/cache/ruvrun" / self.name
+
+    @property
     def unit(self) -> Path:
         return self.root / f"etc/systemd/system/ruvrun@{self.name}.service"
 
@@ -84,6 +89,7 @@ def write_bundle(directory: Path, weights: str = "one", *, target: str = "host",
     """A bundle of ``directory`` whose one layer holds ``weights``."""
     node = directory / "node"
     node.mkdir(parents=True)
+    (node / "lib").mkdir()
     (directory / "weights").mkdir()
     (directory / "weights" / f"{hashlib.sha256(weights.encode()).hexdigest()}.bin").write_text(weights)
     (directory / "weights/shared.bin").write_text("in every release")

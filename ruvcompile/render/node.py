@@ -15,8 +15,8 @@ from ruvcompile.render.templates import SUFFIX, render
 from ruvcompile.targets import Target, requirements
 
 FILES = (
-    *("install.sh", "uninstall.sh", "ruvrun", "ruvrun.service", "ruvrun.env", "requirements.txt", "machine.toml"),
-    "README.md",
+    *("install.sh", "lib/places.sh", "lib/machine.sh", "lib/release.sh", "lib/service.sh", "uninstall.sh", "ruvrun"),
+    *("ruvrun.service", "ruvrun.env", "requirements.txt", "machine.toml", "README.md"),
 )
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -55,7 +55,7 @@ class NodeFacts:
 
 
 def render_node(target: Target, facts: NodeFacts) -> dict[str, bytes]:
-    """The files of a node's ``node/`` folder that come from templates, by name.
+    """The files of a node's ``node/`` folder that come from templates, by their paths in it.
 
     Raises:
         InputError: a template is missing or wrong, or a name cannot stand in a unit file.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -64,7 +65,9 @@ def test_a_node_is_told_of_its_driver_and_may_open_its_device(name: str) -> None
 
 def test_a_node_without_such_a_device_may_open_none() -> None:
     files = {file: content.decode() for file, content in render_node(load_target("intel-cpu"), FACTS).items()}
-    assert "\nPrivateDevices=yes\n" in files["ruvrun.service"]
+    allowed = re.findall("^DeviceAllow=(.*)$", files["ruvrun.service"], re.MULTILINE)
+    assert allowed == ["/dev/cpu_dma_latency w"], "which it asks to keep the cores awake"
+    assert "\nDevicePolicy=closed\n" in files["ruvrun.service"]
     assert "render" not in files["ruvrun.service"]
     assert "RUVRUN_DEVICE" not in "".join(files.values())
 

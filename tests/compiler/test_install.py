@@ -59,6 +59,7 @@ def test_a_release_is_installed_with_its_own_packages_and_a_service(bundle: Path
     assert (here.settings / "ruvrun.env").read_text() == (bundle / "node/ruvrun.env").read_text()
     assert (here.settings / "api-keys").stat().st_mode & 0o777 == 0o600
     assert (here.home / "current/node/link.key").stat().st_mode & 0o777 == 0o600
+    assert here.cache.stat().st_mode & 0o777 == 0o700
 
 
 def test_it_may_be_repeated(bundle: Path, here: Installed) -> None:
@@ -88,6 +89,33 @@ def test_staging_touches_nothing_that_runs(bundle: Path, here: Installed, tmp_pa
     assert install(second, here, "--switch").returncode == 0, "it runs already"
     shared, again = (here.home / "releases" / each / "weights/shared.bin" for each in (one, two))
     assert shared.samefile(again), "a layer that did not change lies there twice"
+
+
+def test_with_other_packages_it_is_another_release(bundle: Path, here: Installed) -> None:
+    """Those of the one that runs are not touched, however it was named."""
+    one = installed(bundle, here)
+    before = {path: path.lstat().st_mtime_ns for path in (here.home / "releases" / one).rglob("*")}
+    words = ("--package", "ruvrun==0.1.0", "--package", "numpy")
+    for script in (bundle / "node/install.sh", here.home / "current/node/install.sh"):
+        done = run(script, "--stage", *words, "--root", here.root, "--python", sys.executable)
+        assert done.returncode == 0, done.stderr
+        assert here.named("current") == one
+        (two,) = here.releases - {one}
+        assert (here.home / "releases" / two / "node/packages").read_text() == "ruvrun==0.1.0\nnumpy\n"
+    assert {path: path.lstat().st_mtime_ns for path in (here.home / "releases" / one).rglob("*")} == before
+    plain = install(bundle, here, "--switch", "--package", "other")
+    assert (plain.returncode, f"{here.home}/staged/node/install.sh --switch, for {two}" in plain.stderr) == (3, True)
+    assert install(bundle, here, "--switch", *words).returncode == 0
+    assert status(bundle, here) == f"running={two} staged=none previous={one}\n"
+
+
+def test_a_package_that_lies_here_is_known_by_what_is_in_it(bundle: Path, here: Installed, tmp_path: Path) -> None:
+    wheel = tmp_path / "own-1.whl"
+    made = []
+    for text in ("one", "two", "two"):
+        wheel.write_text(text)
+        made.append(installed(bundle, here, "--package", f"{wheel}[head]"))
+    assert made[0] != made[1] == made[2]
 
 
 def test_two_releases_are_kept(bundle: Path, here: Installed, tmp_path: Path) -> None:
@@ -136,6 +164,53 @@ def test_a_failed_check_leaves_the_old_release_and_nothing_of_the_new(
     assert "nothing was changed" in done.stderr
     assert here.named("current") == one
     assert everything(here.root) == before
+
+
+LEFT = "0 warn  self-check pi-0: left for the start: it takes 3.0 GiB, and 1.0 GiB are free beside what runs"
+
+
+def left(directory: Path) -> Path:
+    """A bundle whose self-check finds no memory beside what runs."""
+    made = write_bundle(directory, "two", facts=other_build("b"))
+    (made / "node/verdict").write_text(LEFT)
+    return made
+
+
+@pytest.mark.parametrize("code", [0, 5])
+def test_a_self_check_that_was_left_for_the_start_is_made_where_nothing_starts(
+    bundle: Path, here: Installed, tmp_path: Path, code: int
+) -> None:
+    """Without systemd nobody waits for READY, so nobody else would find out; what fails does not run."""
+    one = installed(bundle, here)
+    second = left(tmp_path / "second")
+    assert install(second, here, "--stage").returncode == 0
+    (two,) = here.releases - {one}
+    (here.home / "releases" / two / "node/verdict").write_text(f"{code} fail  self-check pi-0: WORDS")
+    done = install(second, here, "--switch")
+    assert "--self-check" in done.stdout
+    if code == 0:
+        assert (done.returncode, here.named("current"), here.named("previous")) == (0, two, one)
+    else:
+        assert (done.returncode, f"release {two} does not start; {one} runs again" in done.stderr) == (5, True)
+        assert (here.named("current"), here.named("previous"), here.releases) == (one, None, {one})
+    assert not (here.home / "current/node/unchecked").exists()
+
+
+def test_a_self_check_that_was_made_is_not_made_again(bundle: Path, here: Installed, tmp_path: Path) -> None:
+    installed(bundle, here)
+    second = write_bundle(tmp_path / "second", "two", facts=other_build("b"))
+    assert install(second, here, "--stage").returncode == 0
+    (here.home / "staged/node/verdict").write_text("5 it is asked again")
+    assert install(second, here, "--switch").returncode == 0
+
+
+def test_the_check_asks_for_the_space_that_the_settings_name(bundle: Path, here: Installed) -> None:
+    installed(bundle, here)
+    settings = here.settings / "ruvrun.env"
+    settings.write_text("RUVRUN_ARGS=--port 8123 --context 4096 --queue 3 --streams=2\n")
+    judged(here.home / "current", 0, "asked: WORDS")
+    done = install(bundle, here, "--stage")
+    assert "--self-check --context 4096 --streams 2 --port 8123\n" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_first_release_that_fails_leaves_nothing(here: Installed, bundle: Path) -> None:
@@ -188,6 +263,21 @@ def test_after_another_python_the_launcher_says_so_and_repair_mends_it(bundle: P
     assert [path.name for path in (here.home / "current/python").iterdir()] == [sys.implementation.cache_tag]
 
 
+def test_repair_gives_each_release_the_packages_that_it_had(bundle: Path, here: Installed) -> None:
+    installed(bundle, here, "--package", "ruvrun==0.1.0")
+    wheels = here.home / "current/node/wheels"
+    (pip,) = wheels.glob("pip-*.whl")
+    pip.unlink()
+    (pip / "pip").mkdir(parents=True)  # one that says what it was asked for
+    (pip / "pip/__main__.py").write_text("import sys; print(sys.argv[-1]); sys.exit(1)")
+    sums = (wheels / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (wheels / "SHA256SUMS").write_text("".join(line for line in sums if "pip-" not in line))
+    shutil.rmtree(here.home / "current/python")
+    (here.home / "current/python").mkdir()
+    done = run(here.home / "current/node/install.sh", "--repair")
+    assert (done.returncode, done.stdout) == (3, "ruvrun==0.1.0\n"), done.stderr
+
+
 def test_a_bundle_that_is_not_installed_says_so(bundle: Path) -> None:
     told = run(bundle / "node/ruvrun", "doctor", ".")
     assert (told.returncode, "error[not-installed]" in told.stderr) == (7, True)
@@ -202,8 +292,21 @@ def test_two_models_side_by_side(bundle: Path, here: Installed) -> None:
     assert "--port 8001" in (other.settings / "ruvrun.env").read_text()
     assert run(other.home / "current/node/install.sh", "--status").stdout.startswith("running=0123456789ab.")
     assert run(other.home / "current/node/uninstall.sh").returncode == 0
-    assert not other.home.exists()
+    assert not any(place.exists() for place in (other.home, other.settings, other.cache, other.unit))
+    assert all(place.exists() for place in (here.home, here.settings, here.cache, here.unit))
     assert here.run("where").returncode == 0
+
+
+def test_two_models_cannot_share_a_port_even_where_neither_runs(bundle: Path, here: Installed) -> None:
+    installed(bundle, here, "--port", 8100)
+    other = Installed(here.root, "other-one")
+    before = everything(here.root)
+    done = install(bundle, other, "--port", 8100)
+    assert (done.returncode, "error[port-taken]: port 8100 is that of ruvrun@tiny" in done.stderr) == (7, True)
+    assert "--port 8101" in done.stderr
+    assert everything(here.root) == before
+    installed(bundle, other, "--port", 8101)
+    assert installed(bundle, here) == here.named("current"), "its own port is not another's"
 
 
 def test_uninstall_leaves_nothing(bundle: Path, here: Installed) -> None:
@@ -278,6 +381,13 @@ def test_a_python_without_wheels_is_named(bundle: Path, here: Installed) -> None
     done = install(bundle, here)
     assert (done.returncode, "error[wheels-missing]" in done.stderr) == (3, True), done.stderr
     assert "--wheels 3." in done.stderr
+
+
+def test_a_bundle_of_which_a_part_is_missing_is_3(bundle: Path, here: Installed) -> None:
+    (bundle / "node/lib/release.sh").unlink()
+    done = install(bundle, here)
+    assert (done.returncode, "error[bundle-missing]" in done.stderr) == (3, True)
+    assert everything(here.root) == set()
 
 
 def test_what_is_no_bundle_is_3(bundle: Path, here: Installed) -> None:

@@ -53,6 +53,7 @@ def test_every_target_renders_every_file(target: str, facts: NodeFacts, tmp_path
         assert b"{{" not in content
         assert b"{%" not in content
         if name.endswith(".sh"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(content)
             subprocess.run(["bash", "-n", str(tmp_path / name)], check=True)
             assert b"\nset -euo pipefail\n" in content
@@ -65,6 +66,10 @@ def test_the_same_facts_give_the_same_bytes() -> None:
 def test_scripts_may_be_run_and_the_rest_only_read() -> None:
     assert {name: oct(mode_of(name)) for name in FILES} == {
         "install.sh": "0o755",
+        "lib/places.sh": "0o755",
+        "lib/machine.sh": "0o755",
+        "lib/release.sh": "0o755",
+        "lib/service.sh": "0o755",
         "uninstall.sh": "0o755",
         "ruvrun": "0o755",
         "ruvrun.service": "0o644",
@@ -84,6 +89,14 @@ def test_the_unit_starts_this_node_on_its_cores() -> None:
     assert unit["CPUAffinity"] == "2 3"
     assert unit["Restart"] == "always"
     assert "CPUAffinity" not in _unit(HEAD)
+
+
+def test_the_unit_may_write_only_what_it_compiles() -> None:
+    unit = _unit(FACTS)
+    assert (unit["CacheDirectory"], unit["Environment"]) == ("ruvrun/%i", "RUVRUN_CACHE=%C/ruvrun/%i")
+    assert unit["ProtectSystem"] == "strict"
+    assert "ReadWritePaths" not in unit
+    assert "StateDirectory" not in unit
 
 
 def test_only_the_head_answers_http_and_only_at_home() -> None:

@@ -47,6 +47,7 @@ def delivery(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     for facts, target in nodes:
         node = tmp_path / "dist/bundles" / facts.node / "node"
         node.mkdir(parents=True)
+        (node / "lib").mkdir()
         for path, data in render_node(target, facts).items():
             (node / path).write_bytes(data)
         (node / "link.key").write_text("a secret\n")
@@ -66,7 +67,7 @@ def test_shellcheck_has_nothing_to_say(delivery: Path) -> None:
         *delivery.parent.glob("bundles/*/node/*.sh"),
         *delivery.glob("../bundles/*/node/ruvrun"),
     ]
-    done = run("shellcheck", "-x", "-P", "SCRIPTDIR", *scripts, cwd=delivery)
+    done = run("shellcheck", "-x", "-a", "-P", "SCRIPTDIR", *scripts, cwd=delivery)
     assert done.returncode == 0, done.stdout
 
 

@@ -10,9 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from ruvcompile.render import render_node
+from ruvcompile.targets import load_target, target_names
 from ruvrun.bundle import BUNDLE, file_sha256, load_spec
 from ruvrun.manifest import dump_manifest, dump_toml, identify, load_manifest
 from ruvrun.npz import read_npz, write_npz
+from tests.installs import FACTS
 from tests.models import write_tiny_gguf
 from tests.system.debian import Machine, bundles, program, suite
 
@@ -80,10 +83,11 @@ def status(machine: Machine, what: str = INSTALL) -> dict[str, str]:
 
 def test_the_self_check_and_a_service_without_privileges(here: Machine) -> None:
     told = here.run(
-        f"{HOME}/ruvrun doctor {HOME}/current --self-check; id ruvrun; stat -c %U:%a {HOME}/current/node/link.key"
+        f"{HOME}/ruvrun doctor {HOME}/current --self-check; id ruvrun; "
+        f"stat -c %U:%a {HOME}/current/node/link.key /var/cache/ruvrun/tiny"
     )
     assert "self-check a: it computes what the build machine computed" in told.stdout
-    assert "root:600" in told.stdout
+    assert "root:600\nruvrun:700\n" in told.stdout
     assert "uid=" in told.stdout
     served = here.run(SERVE + "kill $!; wait; ")
     assert "ready: 1 of 1 stages at http://127.0.0.1:8000" in served.stdout, served.stdout + served.stderr
@@ -237,10 +241,25 @@ def test_the_unit_is_one_that_systemd_takes_and_lets_do_little(installed: Machin
     assert judged.returncode == 0, judged.stdout[-500:]
 
 
+@pytest.mark.parametrize("target", sorted(target_names()))
+def test_the_unit_of_every_target_is_taken_and_may_do_little(target: str, tmp_path: Path) -> None:
+    unit = tmp_path / "ruvrun@tiny.service"
+    text = render_node(load_target(target), FACTS)["ruvrun.service"].decode()
+    unit.write_text(text.replace("ExecStart=/opt/ruvrun/%i/ruvrun", "ExecStart=/bin/true"))
+    for words in (["verify"], ["security", "--offline=true", "--threshold=25"]):
+        done = subprocess.run(
+            [program("systemd-analyze", "systemd"), *words, unit], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout[-500:]
+
+
 def test_the_scripts_are_clean(installed: Machine) -> None:
     node = next((installed.changed / "opt/ruvrun/tiny/releases").iterdir()) / "node"
     checked = subprocess.run(
-        [program("shellcheck", "shellcheck"), *(node / name for name in ("install.sh", "uninstall.sh", "ruvrun"))],
+        [
+            *(program("shellcheck", "shellcheck"), "-x", "-a", "-P", "SCRIPTDIR"),
+            *(node / name for name in ("install.sh", "uninstall.sh", "ruvrun")),
+        ],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout
