@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ruvrun.engine.sampling.choice import keep, largest, nucleus
+from ruvrun.engine.sampling.choice import keep, largest, nucleus, places
 from ruvrun.engine.sampling.weights import weigh
 from ruvrun.frames import Sampling
 from tests.runtime.rows import rows, softmax, sorted_choice
@@ -43,6 +43,13 @@ def test_the_filters_together_are_exactly_those_of_a_full_sort(
     if top_p == 1 and not min_p:  # what weighs nothing is not drawn, in or out
         ids, wanted = ([one for one in found if weights[one]] for found in (ids, wanted))
     assert ids == wanted
+
+
+@given(st.integers(0, 9001), st.sampled_from([0.0, 0.001, 0.05, 0.5, 1.0]), st.integers(0, 9))
+@settings(deadline=None, max_examples=60)
+def test_places_are_those_that_numpy_finds(size: int, share: float, seed: int) -> None:
+    mask = np.random.default_rng(seed).random(size) < share
+    assert places(mask).tolist() == mask.nonzero()[0].tolist()
 
 
 @given(rows(), COUNT)
