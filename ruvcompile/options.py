@@ -158,12 +158,12 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
     if not model:
         hint = f"ruvcompile build MODEL ..., or model = in {FILE}"
         problems.append(UsageError("model-missing", "no model was named", hint=hint))
+    elif not _is_there(model):
+        problems.append(InputError("file-missing", f"no model at {model}", hint=_model_hint(model)))
     name = str(asked.get("name", ""))
     if not name.isprintable() or len(name) > _LONGEST_NAME:
         what = f"--name {name[:40]!r} is no name: nothing invisible, and at most {_LONGEST_NAME} characters"
         problems.append(UsageError("name-invalid", what, hint="as in --name smollm2-chat"))
-    elif not _is_there(model):
-        problems.append(InputError("file-missing", f"no model at {model}", hint=_model_hint(model)))
     for key, known in CHOICES.items():
         value = asked.get(key, known[0])
         if value not in known:

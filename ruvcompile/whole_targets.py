@@ -57,7 +57,9 @@ def check_targets(extra: Path | None = None) -> list[RuvError]:
             continue
         problems += [*_unrendered(target), *_strangers(folder, target), *_sources(target, set(names))]
     if HOST not in names:
-        problems.append(InputError("target-missing", f"there is no target {HOST!r}", hint="install ruvcompile again"))
+        problems.append(
+            InputError("host-target-missing", f"there is no target {HOST!r}", hint="install ruvcompile again")
+        )
     return problems
 
 

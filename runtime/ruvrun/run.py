@@ -152,7 +152,7 @@ def write_outputs(path: Path, values: Mapping[str, Value]) -> None:
         path = Path(os.path.realpath(path))
         if path.exists() and not path.is_file():
             what = f"cannot write {path}: it is no regular file"
-            raise MachineError("cannot-write", what, hint="name a file: --output out.npz")
+            raise MachineError("output-unwritable", what, hint="name a file: --output out.npz")
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".npz")
     except OSError as error:
         raise _cannot_write(path, error) from None
@@ -165,7 +165,9 @@ def write_outputs(path: Path, values: Mapping[str, Value]) -> None:
         temporary.chmod(0o666 & ~umask)
         temporary.rename(path)
     except TypeError as error:
-        raise InputError("output-type", str(error), hint="the graph gives what an npz file cannot hold") from None
+        raise InputError(
+            "output-type", str(error), hint="export the graph with tensors in the place of that output"
+        ) from None
     except OSError as error:
         raise _cannot_write(path, error) from None
     finally:
@@ -191,7 +193,7 @@ def _read_file(path: Path, names: Collection[str]) -> dict[str, Value]:
         raise InputError("file-missing", f"no input at {path}", hint="check the path") from None
     except (OSError, ValueError) as error:
         raise InputError(
-            "input-invalid", f"{path} is not an npz file", context=[str(error)], hint="write it with numpy.savez"
+            "inputs-invalid", f"{path} is not an npz file", context=[str(error)], hint="write it with numpy.savez"
         ) from None
 
 
@@ -202,7 +204,7 @@ def _checked(tensor: Tensor, value: Value, sizes: dict[str, int]) -> Value:
     if isinstance(value, list) != is_sequence(tensor):
         what = "a sequence" if isinstance(value, list) else "an array"
         raise InputError(
-            "input-type",
+            "input-type-wrong",
             f"{tensor.name!r} is {what}, the model takes {tensor.dtype}",
             hint=f"a sequence is the arrays {tensor.name}[0], {tensor.name}[1] and so on",
         )
@@ -211,7 +213,7 @@ def _checked(tensor: Tensor, value: Value, sizes: dict[str, int]) -> Value:
     for each in items:
         if each.dtype != carrier(element):
             raise InputError(
-                "input-type",
+                "input-type-wrong",
                 f"{tensor.name!r} is {each.dtype}, the model takes {tensor.dtype}",
                 hint=f"convert it with .astype({element!r})",
             )
@@ -224,4 +226,6 @@ def _checked(tensor: Tensor, value: Value, sizes: dict[str, int]) -> Value:
 
 
 def _cannot_write(path: Path, error: OSError) -> MachineError:
-    return MachineError("cannot-write", f"cannot write {path}: {error.strerror}", hint="check permissions and space")
+    return MachineError(
+        "output-unwritable", f"cannot write {path}: {error.strerror}", hint="check permissions and space"
+    )

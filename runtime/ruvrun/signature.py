@@ -60,7 +60,7 @@ def require_shape(tensor: Tensor, shape: Sequence[int], sizes: dict[str, int]) -
         fits = fits and (sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted) == size
     if not fits:
         raise InputError(
-            "input-shape",
+            "input-shape-wrong",
             f"{tensor.name!r} is {show_shape(shape)}, the model takes {describe(tensor)}",
             context=[f"{name} is {size}" for name, size in sizes.items()],
             hint="give the shape the model takes",

@@ -77,7 +77,7 @@ def read_link(
         for key, end in zip(("from", "to"), ends, strict=True):
             if isinstance(entry.get(key), str) and end not in names:
                 hint = did_you_mean(end, names)
-                problems.append(InputError("node-unknown", f"{where}: {end!r} is not a node", hint=hint))
+                problems.append(InputError("fleet-node-unknown", f"{where}: {end!r} is not a node", hint=hint))
         if ends[0] and ends[0] == ends[1]:
             take.wrong("a node needs no link to itself", "name two nodes, or leave the link out")
     if not entry.keys() & {"bandwidth", "latency"}:
@@ -109,7 +109,7 @@ def read_place(
     for name in on:
         if name not in names:
             hint = did_you_mean(name, names)
-            problems.append(InputError("node-unknown", f"{where}: {name!r} is not a node", hint=hint))
+            problems.append(InputError("fleet-node-unknown", f"{where}: {name!r} is not a node", hint=hint))
     if not entry.keys() & {"on", *FACTS}:
         take.wrong("it does not say where", 'add on = ["NODE"], or a zone, trust or provides')
     return Place(match, on, _wanted(take))

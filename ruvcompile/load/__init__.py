@@ -97,7 +97,7 @@ def _load_directory(path: Path, named_as: str) -> Program:
             hint=f"name one of them: {named_as}/{others[0]}",
         )
     raise InputError(
-        "model-missing",
+        "directory-without-model",
         f"{named_as} holds no model" + (" that can be read without config.json" if weights else ""),
         context=[f"it holds {', '.join(names[:6])}{', ...' if len(names) > 6 else ''}" if names else "it is empty"],
         hint="a checkpoint is config.json with its safetensors and tokenizer; else name a .gguf or .onnx file",

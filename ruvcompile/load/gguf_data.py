@@ -48,7 +48,9 @@ def _read(file: GgufFile, tensor: StoredTensor, start: int, stop: int) -> Floats
                 got = stream.readinto(view)
                 if not got:
                     raise InputError(
-                        "gguf-truncated", f"{file.named_as} became shorter while it was read", hint="leave it alone"
+                        "gguf-truncated",
+                        f"{file.named_as} became shorter while it was read",
+                        hint="leave it alone during a build",
                     )
                 view = view[got:]
             with np.errstate(invalid="ignore"):

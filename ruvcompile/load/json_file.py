@@ -55,7 +55,9 @@ def read_bytes(path: Path, named_as: str, largest: int = LARGEST) -> bytes:
         ) from None
     if len(raw) > largest:
         raise InputError(
-            "file-too-large", f"{named_as} is larger than {largest >> 20} MiB", hint="it is not what its name says"
+            "file-too-large",
+            f"{named_as} is larger than {largest >> 20} MiB",
+            hint="get it again: such a file is never that large",
         )
     return raw
 

@@ -109,7 +109,7 @@ def write_stage(
 
 def _lowering(backend: str) -> Any:
     if backend not in LOWERINGS:
-        raise InputError("backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, LOWERINGS))
+        raise InputError("lowering-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, LOWERINGS))
     try:
         return importlib.import_module(LOWERINGS[backend])
     except ImportError as error:

@@ -96,7 +96,7 @@ def members(
         if node.local and threads > cores:
             there = f"{cores} core{'s' * (cores > 1)}"
             told = f"node {node.name} is to work with {threads} threads, and this machine has {there}"
-            raise InputError("threads-over-cores", told, hint="correct its threads or cpus in the fleet file")
+            raise InputError("node-threads-over-cores", told, hint="correct its threads or cpus in the fleet file")
         beside = max(1, min(local, cores // threads)) if node.local else 1
         found.append(Member(node, targets[node.target], threads, beside, node.cpus))
     return _dealt(found, here)

@@ -148,7 +148,7 @@ def _require_room(ports: list[Port], fixed: Mapping[str, int]) -> None:
         wanted, there = math.prod(sizes) * _BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if port.array is None and wanted > there:
             raise FitError(
-                "input-too-large",
+                "sample-too-large",
                 f"an input {port.name} of {times(tuple(sizes))} takes {wanted / 2**30:.1f} GiB to make",
                 context=[f"this machine has {there / 2**30:.1f} GiB"],
                 hint=f"give smaller sizes with --shape {port.name}=..., where the model leaves them open",
@@ -185,7 +185,7 @@ def _check_names(
     known = [value.name or "" for value in model.graph.inputs]
     for name in shapes:
         if name not in known:
-            raise UsageError("input-unknown", f"--shape: no input is called {name!r}", hint=did_you_mean(name, known))
+            raise UsageError("shape-unknown", f"--shape: no input is called {name!r}", hint=did_you_mean(name, known))
     for name in arrays:
         if name not in known:
             raise InputError("input-unknown", f"{inputs}: no input is called {name!r}", hint=did_you_mean(name, known))

@@ -192,7 +192,7 @@ def test_a_table_that_lacks_a_part_is_completed_and_not_believed_to_be_free(fold
         (A.format("memroy = '8GiB'"), 3, "key-unknown", "did you mean 'memory'?"),
         (A.format("") + "[[lonk]]\nlatency = '1ms'", 3, "key-unknown", "did you mean 'link'?"),
         (A.format("") + A.format(""), 3, "node-twice", "node 'a' is there twice"),
-        (A.format("") + "[[link]]\nfrom = 'a'\nto = 'pi-9'", 3, "node-unknown", "'pi-9' is not a node"),
+        (A.format("") + "[[link]]\nfrom = 'a'\nto = 'pi-9'", 3, "fleet-node-unknown", "'pi-9' is not a node"),
         (A.format("") + "[[link]]\nfrom = 'a'\nto = 'a'", 3, "fleet-wrong", "no link to itself"),
         (A.format("memory = '8 gigs'"), 3, "fleet-wrong", "'8 gigs' is not a number with a unit"),
         (A.format("") + "[[link]]\nbandwidth = 'fast'", 3, "fleet-wrong", "'fast' is not a number with a unit"),

@@ -199,14 +199,20 @@ def test_a_node_that_was_left_out_keeps_its_key(model, built, tmp_path) -> None:
     assert keys[1]["host-0"] == keys[0]["host-0"]
 
 
-@pytest.mark.parametrize("text", ["", "half", "a b", f"{'x' * 40}\n{'y' * 40}\n", "\xff"])
-def test_a_damaged_key_is_told(model, built, tmp_path, text) -> None:
+@pytest.mark.parametrize(
+    ("text", "ref"),
+    [
+        *((text, "key-wrong") for text in ("", "half", "a b", "\xff")),
+        (f"{'x' * 40}\n{'y' * 40}\n", "key-pair-wrong"),
+    ],
+)
+def test_a_damaged_key_is_told(model, built, tmp_path, text, ref) -> None:
     output = tmp_path / "dist"
     build(model, output, costs=(str(built / "costs.toml"),))
     (output / "fleet.keys" / "host-1.secret").write_text(text, "latin-1")
     with pytest.raises((InputError, IntegrityError)) as error:
         build(model, output, costs=(str(built / "costs.toml"),))
-    assert error.value.ref == "key-wrong"
+    assert error.value.ref == ref
 
 
 def test_a_key_that_others_can_read_is_told(model, built, tmp_path) -> None:

@@ -176,7 +176,7 @@ def test_what_goes_wrong_there_is_raised_here(program, tmp_path) -> None:
     (directory / "units.toml").unlink()
     with pytest.raises(InputError) as error:
         profile(directory, tmp_path)
-    assert error.value.ref == "probe-incomplete"
+    assert error.value.ref == "probe-not-whole"
     assert error.value.hint
 
 

@@ -80,7 +80,9 @@ def test_a_missing_file(tmp_path, name) -> None:
     assert name in error.message
 
 
-@pytest.mark.parametrize(("text", "ref"), [("someone/some-model", "model-kind-unsupported"), (".", "model-missing")])
+@pytest.mark.parametrize(
+    ("text", "ref"), [("someone/some-model", "model-kind-unsupported"), (".", "directory-without-model")]
+)
 def test_hub_ids_and_directories_of_something_else_are_told_what_is_read(text, ref) -> None:
     error = refused(text)
     assert error.ref == ref

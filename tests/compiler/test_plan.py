@@ -249,7 +249,7 @@ def test_threads_are_as_asked_or_pinned_or_shared(model, folder) -> None:
     assert [m.threads for m in members(pis, fleet_targets(pis), range(1))] == [4, 4]
     with pytest.raises(InputError, match="with 3 threads, and this machine has 2 cores") as caught:
         members(asked, fleet_targets(asked), range(2))
-    assert caught.value.ref == "threads-over-cores"
+    assert caught.value.ref == "node-threads-over-cores"
 
 
 def test_who_works_beside_whom(model, folder) -> None:

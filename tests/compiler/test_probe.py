@@ -202,7 +202,7 @@ def test_a_probe_that_came_over_without_its_weights_file_is_called_one(probe, tm
     (tmp_path / "half" / "probe.toml").unlink()
     with pytest.raises(InputError, match="is no whole probe") as caught, segments(tmp_path / "half"):
         pass
-    assert caught.value.ref == "probe-incomplete"
+    assert caught.value.ref == "probe-not-whole"
     assert "probe.toml is not there, and neither is weights/" in caught.value.message
 
 

@@ -190,7 +190,7 @@ def test_sizes_that_are_no_whole_blocks_are_refused() -> None:
 def test_unknown_quantisation_is_refused() -> None:
     with pytest.raises(InputError) as error:
         quantise(linear(np.ones((BLOCK, 4), np.float32)), "int2")
-    assert error.value.ref == "quant-unknown"
+    assert error.value.ref == "quant-not-made"
 
 
 def test_a_float_is_read_once_when_it_is_written_and_not_kept() -> None:

@@ -269,7 +269,7 @@ def index(directory: Path, **changes: Any) -> None:
         ),
         (lambda path: (path / "generation_config.json").write_text('{"eos_token_id": 300}'), "tokenizer-wrong", "300"),
         (lambda path: (path / "generation_config.json").write_text('{"eos_token_id": "2"}'), "tokenizer-wrong", "'2'"),
-        (lambda path: (path / "config.json").unlink(), "model-missing", "config.json"),
+        (lambda path: (path / "config.json").unlink(), "directory-without-model", "config.json"),
         (lambda path: (path / "config.json").write_text("<html>"), "json-wrong", "config.json"),
         (lambda path: (path / "config.json").write_text("[1]"), "json-wrong", "config.json"),
         (lambda path: (path / "config.json").write_text('{"rope_theta": NaN}'), "json-wrong", "NaN"),

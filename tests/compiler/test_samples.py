@@ -87,7 +87,7 @@ def test_shape_decides_and_binds_the_name_of_a_dimension() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "ref"), [({"y": (1,)}, "input-unknown"), ({"x": (2,)}, "shape-wrong"), ({"x": (2, 4)}, "shape-wrong")]
+    ("shapes", "ref"), [({"y": (1,)}, "shape-unknown"), ({"x": (2,)}, "shape-wrong"), ({"x": (2, 4)}, "shape-wrong")]
 )
 def test_a_shape_that_cannot_be_is_wrong_usage(shapes, ref) -> None:
     with pytest.raises(UsageError) as caught:
@@ -99,7 +99,7 @@ def test_a_shape_that_cannot_be_is_wrong_usage(shapes, ref) -> None:
 def test_an_input_larger_than_memory_is_told_before_it_is_made(shape, shapes) -> None:
     with pytest.raises(FitError) as caught:
         sample(identity(*shape), shapes=shapes)
-    assert caught.value.ref == "input-too-large"
+    assert caught.value.ref == "sample-too-large"
 
 
 def test_inputs_are_taken_as_they_are(tmp_path) -> None:

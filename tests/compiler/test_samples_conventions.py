@@ -207,7 +207,7 @@ def test_a_long_chain_before_the_lookup_is_followed_without_recursion() -> None:
 @pytest.mark.parametrize(
     ("flags", "ref", "said"),
     [
-        ({"shapes": {"input_id": (1, 4)}}, "input-unknown", "did you mean 'input_ids'"),
+        ({"shapes": {"input_id": (1, 4)}}, "shape-unknown", "did you mean 'input_ids'"),
         ({"arrays": {"inputids": np.zeros((1, 4), np.int64)}}, "input-unknown", "did you mean 'input_ids'"),
         (
             {"arrays": {"input_ids": np.zeros(4, np.int64)}},

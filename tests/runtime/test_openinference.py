@@ -73,7 +73,7 @@ def test_an_open_size_is_the_same_everywhere() -> None:
     inputs = (GOOD, {"name": "k", "shape": [2], "datatype": "INT64", "data": [5, 6]})
     assert set(call_of(*inputs, signature=(X, K)).tensors) == {"x", "k"}
     error = refusal(GOOD, {"name": "k", "shape": [3], "datatype": "INT64", "data": [5, 6, 7]}, signature=(X, K))
-    assert (error.ref, error.context) == ("input-shape", ("n is 2",))
+    assert (error.ref, error.context) == ("input-shape-wrong", ("n is 2",))
 
 
 # What is refused

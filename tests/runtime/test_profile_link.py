@@ -228,7 +228,7 @@ def test_which_end_this_is(bundles, tmp_path) -> None:
     (tmp_path / "probe").mkdir()
     with pytest.raises(InputError, match="between two nodes of a build") as caught:
         end_of(tmp_path / "probe", None)
-    assert caught.value.ref == "manifest-missing"
+    assert caught.value.ref == "file-missing"
 
 
 def test_a_port_that_is_taken(bundles) -> None:

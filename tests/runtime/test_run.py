@@ -54,10 +54,10 @@ def test_inputs_may_lie_in_several_files(tmp_path: Path) -> None:
     [
         ({"x": X}, "input-missing"),
         ({"x": X, "y": Y, "xx": X}, "input-unknown"),
-        ({"x": X.astype(np.float64), "y": Y}, "input-type"),
-        ({"x": X[:, :2], "y": Y}, "input-shape"),
-        ({"x": X[0], "y": Y}, "input-shape"),
-        ({"x": X[:2], "y": Y}, "input-shape"),
+        ({"x": X.astype(np.float64), "y": Y}, "input-type-wrong"),
+        ({"x": X[:, :2], "y": Y}, "input-shape-wrong"),
+        ({"x": X[0], "y": Y}, "input-shape-wrong"),
+        ({"x": X[:2], "y": Y}, "input-shape-wrong"),
     ],
 )
 def test_what_the_model_does_not_take_is_refused(tmp_path: Path, arrays: dict[str, Any], ref: str) -> None:
@@ -106,7 +106,7 @@ def test_what_numpy_has_no_type_for_is_read_by_the_same_rules(tmp_path: Path) ->
         given = {name: array for name, array in good.items() if name[0] != next(iter(wrong))[0]} | wrong
         with pytest.raises(InputError) as caught:
             read_inputs([save(tmp_path / "wrong.npz", **given)], model)
-        assert caught.value.ref == "input-type"
+        assert caught.value.ref == "input-type-wrong"
 
 
 def test_outputs_appear_whole_and_leave_nothing_else(tmp_path: Path) -> None:

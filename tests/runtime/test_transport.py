@@ -405,8 +405,8 @@ def test_a_key_file(tmp_path: Path) -> None:
         ("a key\n", 0o600, InputError, "key-wrong"),
         ("\xff", 0o600, InputError, "key-wrong"),
         (f"{A.public}\n{A.secret}\n", 0o644, IntegrityError, "key-exposed"),
-        (f"{B.public}\n{A.secret}\n", 0o600, IntegrityError, "key-wrong"),
-        (f"{A.public}\n{'~' * 40}\n", 0o600, IntegrityError, "key-wrong"),
+        (f"{B.public}\n{A.secret}\n", 0o600, IntegrityError, "key-pair-wrong"),
+        (f"{A.public}\n{'~' * 40}\n", 0o600, IntegrityError, "key-pair-wrong"),
     ],
 )
 def test_a_key_file_that_is_none(tmp_path: Path, text: str | None, mode: int, kind: type, ref: str) -> None:

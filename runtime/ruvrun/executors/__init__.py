@@ -154,7 +154,9 @@ def back_end(spec: StageSpec) -> Any:
 
 def _module(backend: str) -> Any:
     if backend not in BACK_ENDS:
-        raise InputError("backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, BACK_ENDS))
+        raise InputError(
+            "bundle-backend-unknown", f"unknown back end {backend!r}", hint=did_you_mean(backend, BACK_ENDS)
+        )
     try:
         return importlib.import_module(BACK_ENDS[backend].module)
     except ImportError as error:

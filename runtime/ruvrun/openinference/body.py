@@ -146,18 +146,18 @@ def _require_type(tensor: Tensor, one: _Input) -> None:
     wanted = datatype_of(tensor)
     if wanted is None:
         raise InputError(
-            "input-type",
+            "input-type-wrong",
             f"the model's input {one.name!r} is {tensor.dtype}, for which this protocol has no form",
             hint="use `ruvrun run --input` on the machine itself",
         )
     if one.datatype not in DTYPES:
         given = shorten(one.datatype)
         raise InputError(
-            "input-type", f"input {one.name!r} has the datatype {given!r}", hint=did_you_mean(given, DTYPES)
+            "input-type-wrong", f"input {one.name!r} has the datatype {given!r}", hint=did_you_mean(given, DTYPES)
         )
     if one.datatype != wanted:
         raise InputError(
-            "input-type", f"{one.name!r} is {one.datatype}, the model takes {wanted}", hint=f"send it as {wanted}"
+            "input-type-wrong", f"{one.name!r} is {one.datatype}, the model takes {wanted}", hint=f"send it as {wanted}"
         )
 
 

@@ -35,7 +35,7 @@ def write_reply(call: Call, values: Mapping[str, Value], *, model: str, version:
     raw: list[bytes] = []
     for wanted in call.outputs:
         if wanted.name not in values:
-            raise IntegrityError("output-missing", f"the pipeline returned no {wanted.name!r}", hint="build again")
+            raise IntegrityError("output-not-returned", f"the pipeline returned no {wanted.name!r}", hint="build again")
         value = values[wanted.name]
         if value is None:
             continue

@@ -74,7 +74,9 @@ def company(directory: Path, conditions: Conditions) -> Iterator[Callable[[], No
                         raise failed[0]
                     if time.monotonic() > until:
                         what = "a process that works beside does not begin"
-                        raise MachineError("company-late", what, hint="is memory short?")
+                        raise MachineError(
+                            "company-late", what, hint="make memory free, or measure with a smaller --beside"
+                        )
                     time.sleep(0.02)
 
             yield ready

@@ -118,7 +118,7 @@ def drawn(directory: Path, place: Path | None = None) -> Iterator[Path]:
         for file in spec.files:
             target = folder / file.path
             if not target.resolve().is_relative_to(folder.resolve()):
-                raise IntegrityError("probe-wrong", f"{file.path!r} is outside {directory}", hint="make it again")
+                raise IntegrityError("probe-outside", f"{file.path!r} is outside {directory}", hint="make it again")
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as stream:
                 if file.path in parts:

@@ -38,7 +38,7 @@ def end_of(path: Path, node: str | None) -> End:
     path = manifest_path(path)
     if path.name == MANIFEST and not path.is_file():
         raise InputError(
-            "manifest-missing",
+            "file-missing",
             f"no manifest at {path}: a link is measured between two nodes of a build, with their keys",
             hint="give the manifest or the bundle directory of this node",
         )

@@ -183,7 +183,9 @@ def _two_ends(network: bool) -> tuple[Transport, Transport]:
         one.receive(0.0)
     one.close()
     other.close()
-    raise MachineError("loopback-silent", "two ends of a link on this machine do not meet", hint="is loopback up?")
+    raise MachineError(
+        "loopback-silent", "two ends of a link on this machine do not meet", hint="bring loopback up: ip link set lo up"
+    )
 
 
 def _frame_ms(one: Transport, other: Transport, size: int) -> float:
@@ -197,7 +199,11 @@ def _frame_ms(one: Transport, other: Transport, size: int) -> float:
         until = time.monotonic() + _PATIENCE
         while not (came := [event for event in one.receive(0.1) if isinstance(event, Came)]):
             if time.monotonic() > until:
-                raise MachineError("loopback-silent", "a frame did not arrive on this machine", hint="is loopback up?")
+                raise MachineError(
+                    "loopback-silent",
+                    "a frame did not arrive on this machine",
+                    hint="bring loopback up: ip link set lo up",
+                )
         _, arrays = frames.decode(came[0].parts)
         arrays["x"].sum()  # whoever reads it takes the pages in
         took.append(1e3 * (time.process_time() - start))

@@ -78,7 +78,7 @@ def segments(path: Path, node: str | None = None) -> Iterator[tuple[str, list[Se
         spec = load_spec(directory)
         if absent := [file.path for file in spec.files if not (directory / file.path).is_file()]:
             what = f"{directory} is no whole probe: {PROBE} is not there, and neither is {absent[0]}"
-            raise InputError("probe-incomplete", what, hint="copy the whole folder again")
+            raise InputError("probe-not-whole", what, hint="copy the whole folder again")
         yield "", [Segment(directory, spec, network=False)]
         return
     path = manifest_path(path)

@@ -72,5 +72,5 @@ def read_keys(path: Path, *, guarded: bool = False) -> KeyPair:
     except (ValueError, zmq.ZMQError):
         derived = ""
     if derived != lines[0]:
-        raise IntegrityError("key-wrong", f"the two keys in {path} do not belong together", hint=_RESTORE)
+        raise IntegrityError("key-pair-wrong", f"the two keys in {path} do not belong together", hint=_RESTORE)
     return KeyPair(lines[0], lines[1])

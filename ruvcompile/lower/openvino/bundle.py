@@ -81,7 +81,7 @@ def write_form(draft: Draft, form: Form) -> Written:
     kinds = BACK_ENDS[form.backend].kv_types.get(draft.program.precision, ())
     if draft.kv_type not in kinds:
         raise InputError(
-            "kv-type-unsupported",
+            "kv-type-not-in-form",
             f"OpenVINO has no key/value type {draft.kv_type} in this form, with numbers of {form.precision}",
             hint=f"it has: {', '.join(kinds)}",
         )
