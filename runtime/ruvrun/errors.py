@@ -16,8 +16,8 @@ The tree, and the exit code of each branch::
     ├── UnreachableError  6  a node or the service cannot be reached
     └── MachineError      7  the machine refuses: permission, disk, port
 
-Anything else that escapes is our own bug: exit code 1, with a traceback. Only ``cli.py`` prints and
-exits; everything below raises. A process of ours tells its error to the one that started it as a line of JSON, and is
+Anything else that escapes is our own bug: exit code 1, with a traceback. Only ``cli`` prints and exits;
+everything below raises. A process of ours tells its error to the one that started it as a line of JSON, and is
 raised there as what it was.
 """
 

@@ -15,6 +15,7 @@ import pytest
 from onnx import helper
 
 from ruvcompile import compile as steps
+from ruvcompile.cli.results import plan_text
 from ruvcompile.errors import InputError, UsageError
 from ruvcompile.front import read_model
 from ruvcompile.lower.weights import WeightStore
@@ -26,7 +27,6 @@ from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.plan import Plan
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
-from ruvcompile.tables import plan_text
 from ruvcompile.targets import load_target
 from ruvrun.backends import BACK_ENDS
 from ruvrun.costs import COSTS, CostTable, Point, dump_costs, load_costs, merge

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from ruvcompile import compile as steps
+from ruvcompile.cli.results import verify_text
 from ruvcompile.passes.chance import left_to_chance
 from ruvcompile.progress import Silent
-from ruvcompile.tables import verify_text
 from ruvrun.manifest import load_manifest
 from ruvrun.npz import read_npz
 from ruvrun.pipeline.loading import load_worker

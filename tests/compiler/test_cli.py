@@ -15,11 +15,11 @@ import pytest
 import ruvcompile
 from ruvcompile import __version__
 from ruvcompile.cli import root, run
+from ruvcompile.cli.listing import PLATFORM
+from ruvcompile.cli.results import build_text
 from ruvcompile.errors import FitError
-from ruvcompile.listing import PLATFORM
 from ruvcompile.options import Options
 from ruvcompile.progress import Progress
-from ruvcompile.tables import build_text
 from tests.plans import PLAN
 
 BUILD = PLAN | {"manifest": "dist/manifest.toml", "seconds": 12.5, "peak_rss_bytes": 2**30}

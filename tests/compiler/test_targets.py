@@ -13,9 +13,9 @@ import pytest
 
 import ruvrun
 from ruvcompile.cli import run
+from ruvcompile.cli.listing import targets_markdown
 from ruvcompile.errors import InputError, RuvError, UsageError
 from ruvcompile.fleet import Fleet, FleetNode, make_fleet
-from ruvcompile.listing import targets_markdown
 from ruvcompile.measure.scale import LIKE
 from ruvcompile.options import Options
 from ruvcompile.render import render_node

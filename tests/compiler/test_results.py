@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ruvcompile.listing import targets_text
-from ruvcompile.tables import plan_text, table, verify_text
+from ruvcompile.cli.listing import targets_text
+from ruvcompile.cli.results import plan_text, table, verify_text
 from ruvcompile.targets import load_target
 from tests.plans import PLAN
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ruvcompile.cli.results import table
 from ruvcompile.quantities import show_bytes
-from ruvcompile.tables import table
 from ruvcompile.targets import NATIVE, Target, requirements
 
 PLATFORM = "Linux only for now (Windows through WSL2, CPU only)"
