@@ -51,8 +51,8 @@ import onnx_ir as ir
 
 from ruvcompile.errors import InputError
 from ruvcompile.load.form import EMBED, HEAD, Form, Layer, Rotary, Weight, weight_shapes
+from ruvcompile.matrices import Floats, FloatTensor
 from ruvcompile.program import BITS, TIED, Decoder
-from ruvcompile.rows import Floats, FloatTensor
 
 OPSET, WINDOW_OPSET = 23, 25
 IR_VERSION = 11

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ruvcompile.rows import Floats
+from ruvcompile.matrices import Floats
 
 EMBED = "embed.weight"
 HEAD = "head.weight"

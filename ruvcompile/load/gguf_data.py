@@ -16,7 +16,7 @@ from gguf.quants import dequantize
 from ruvcompile.errors import InputError
 from ruvcompile.load.gguf_file import GgufFile, StoredTensor
 from ruvcompile.load.stored import check_numbers, data_of
-from ruvcompile.rows import Floats
+from ruvcompile.matrices import Floats
 
 _AT_ONCE = 1 << 20
 """Weights that are decoded at once."""

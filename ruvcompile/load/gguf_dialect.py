@@ -32,7 +32,7 @@ from ruvcompile.load.gguf_file import GgufFile, StoredTensor
 from ruvcompile.load.gguf_names import safetensors_name
 from ruvcompile.load.gguf_rope import FACTORS, LONG_FACTORS, SHORT_FACTORS, rope_keys
 from ruvcompile.load.stored import Checkpoint, Stored
-from ruvcompile.rows import Floats
+from ruvcompile.matrices import Floats
 
 MODEL_TYPES = {
     **{name: name for name in ("llama", "qwen2", "qwen3", "phi3", "gemma2", "smollm3")},

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ruvcompile.errors import InputError
 from ruvcompile.load.json_file import check_regular, parse_json_object
 from ruvcompile.load.stored import Stamp, Stored, check_numbers, data_of, stamp_of
-from ruvcompile.rows import Floats
+from ruvcompile.matrices import Floats
 
 LARGEST_HEADER = 16 << 20
 """Bytes; a file of twenty thousand tensors needs three million."""

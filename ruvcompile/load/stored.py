@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from ruvcompile.errors import InputError
-from ruvcompile.rows import Floats
+from ruvcompile.matrices import Floats
 
 Stamp = tuple[int, int]
 
@@ -34,7 +34,7 @@ class Stored:
         bits: per weight in the file.
         read: decodes it anew, float32 of that shape; nothing keeps the result.
         rows: ``read()[start:stop]`` of a matrix without reading the rest, so that what is larger than memory can be
-            walked over (``ruvcompile.rows``); None where that is not to be had.
+            walked over (``ruvcompile.matrices``); None where that is not to be had.
     """
 
     source: str

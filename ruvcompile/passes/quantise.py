@@ -30,9 +30,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
+from ruvcompile.matrices import row_blocks
 from ruvcompile.passes.state import by_position
 from ruvcompile.program import BITS, TIED, Program
-from ruvcompile.rows import row_blocks
 
 BLOCK = 32
 MS_DOMAIN = "com.microsoft"

@@ -20,10 +20,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import numpy as np
 import onnx_ir as ir
 
+from ruvcompile.matrices import read_rows, row_blocks
 from ruvcompile.passes.extract import extract
 from ruvcompile.passes.scope import is_weight, reads
 from ruvcompile.program import Program
-from ruvcompile.rows import read_rows, row_blocks
 from ruvcompile.whole import open_session
 from ruvrun.executors import Array
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from ruvcompile import cli, parts, passes
 from ruvcompile.load import load
 from ruvcompile.lower.weights import WeightStore, can_link
+from ruvcompile.matrices import FloatTensor, row_blocks
 from ruvcompile.measure import decoder as measuring
 from ruvcompile.measure.terms import Terms
 from ruvcompile.parts import Parts, run_parts
@@ -28,7 +29,6 @@ from ruvcompile.passes.pieces import pieces, program_units, unit_keys
 from ruvcompile.passes.quantise import quantise, quantise_blocks, quantise_rows
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
-from ruvcompile.rows import FloatTensor, row_blocks
 from ruvcompile.verify.floats import float_groups, run_floats
 from ruvcompile.whole import run_whole
 from tests.compiler.builds import build, check_whole

@@ -12,7 +12,7 @@ from ruvcompile.load.families.config import Config, config_of
 from ruvcompile.load.families.plain import biases, named_weights, plain_form, stored_as
 from ruvcompile.load.form import Form, Weight
 from ruvcompile.load.stored import Checkpoint
-from ruvcompile.rows import Floats
+from ruvcompile.matrices import Floats
 
 MODEL_TYPES = ("gemma",)
 TANH = "gelu_pytorch_tanh"

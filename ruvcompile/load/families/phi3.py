@@ -14,7 +14,7 @@ from ruvcompile.load.families.config import config_of
 from ruvcompile.load.families.plain import missing, named_weights, plain_form, windows
 from ruvcompile.load.form import Form, Weight
 from ruvcompile.load.stored import Checkpoint, Stored
-from ruvcompile.rows import Floats
+from ruvcompile.matrices import Floats
 
 MODEL_TYPES = ("phi3",)
 

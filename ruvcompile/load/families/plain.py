@@ -17,7 +17,7 @@ from ruvcompile.load.families.config import Config
 from ruvcompile.load.families.rotary import context_of, rotary_of
 from ruvcompile.load.form import EMBED, HEAD, ROTARY, Form, Layer, Weight, weight_shapes
 from ruvcompile.load.stored import Checkpoint, Stored
-from ruvcompile.rows import Floats
+from ruvcompile.matrices import Floats
 
 MOST_POSITIONS = 1 << 24
 """More than any model has; rotary tables are made for so many."""

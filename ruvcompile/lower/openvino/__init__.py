@@ -17,7 +17,7 @@ into the shape that its paged attention is made of, and to do at once what every
 7. What OpenVINO works out of any graph before it looks at a machine is worked out here, and equal shapes and axes
    become one: of the 7,000 nodes of a decoder of 30 layers a good third is left, and compiling takes two thirds of the
    time.
-8. Names are made a matter of the graph alone, and constants become files by content (``names``, ``parts``).
+8. Names are made a matter of the graph alone, and constants become files by content (``names``, ``constants``).
 
 How it will be computed is no machine's default but stands in the stage's ``options``.
 

@@ -21,8 +21,8 @@ from ruvcompile.errors import InputError, IntegrityError
 from ruvcompile.lower.draft import Draft, Written
 from ruvcompile.lower.edit import Edit, integer
 from ruvcompile.lower.files import by_rows, decoder_groups, graph_groups, hashed, ports, write_model
+from ruvcompile.lower.openvino.constants import part_constants, reshape_scales, share_constants
 from ruvcompile.lower.openvino.names import name_layers
-from ruvcompile.lower.openvino.parts import part_constants, reshape_scales, share_constants
 from ruvcompile.lower.openvino.states import make_stateful
 from ruvcompile.lower.projections import stack_alike
 from ruvcompile.lower.rows import gather_rows
