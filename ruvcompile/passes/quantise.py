@@ -102,7 +102,7 @@ def quantise_blocks(weight: Float, bits: int) -> Quantised:
 
 
 def quantise_rows(parts: Iterable[Float], shape: tuple[int, ...], bits: int) -> Quantised:
-    """Quantise a matrix that comes a few rows at a time (``rows.row_blocks``), together of ``shape``."""
+    """Quantise a matrix that comes a few rows at a time (``matrices.row_blocks``), together of ``shape``."""
     rows, columns = shape
     blocks = columns // BLOCK
     values = np.empty((rows, columns * bits // 8), np.uint8)

@@ -16,7 +16,6 @@ from ruvrun.frames import Sampling, Scores
 from ruvrun.openai import ApiError, Call, Reply, engine_request, fold, parse_chat, parse_completion
 from ruvrun.openai.scores import shown
 from ruvrun.tokenizer import Tokenizer
-from tests.runtime.heads import byte_level, write_head
 
 Parse = Callable[[bytes], Call]
 KINDS = {parse_chat: {"messages": [{"role": "user", "content": "hello"}]}, parse_completion: {"prompt": "hello"}}
@@ -120,11 +119,6 @@ def test_log_probabilities_that_do_not_exist(parse: Parse, fields: dict[str, Any
 
 
 # Answers
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return Tokenizer(write_head(tmp_path_factory.mktemp("head"), byte_level()))
 
 
 def said(tokenizer: Tokenizer, text: str) -> list[Token]:

@@ -36,13 +36,6 @@ from tests.runtime.fronts import (
     says,
     served,
 )
-from tests.runtime.heads import byte_level, write_head
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return Tokenizer(write_head(tmp_path_factory.mktemp("head"), byte_level()))
-
 
 # Keys
 

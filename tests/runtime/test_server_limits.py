@@ -16,7 +16,6 @@ from ruvrun.server.limits import Queue
 from ruvrun.server.room import BusyError
 from ruvrun.tokenizer import Tokenizer
 from tests.runtime.fronts import CONTEXT, HELLO, SAFETY, ScriptedDriver, call, client_of, manifest_of, says, served
-from tests.runtime.heads import byte_level, write_head
 
 BODY = b'{"prompt": "x"}'
 
@@ -28,11 +27,6 @@ class CrowdedDriver(ScriptedDriver):
 
     def load(self) -> tuple[int, int]:
         return 4, self.waiting
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return Tokenizer(write_head(tmp_path_factory.mktemp("head"), byte_level()))
 
 
 @pytest.fixture
