@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ruvcompile.forecast import Curve, Forecast, HopForecast, PipelineForecast, StageForecast
+from ruvcompile.simulate import Lengths, Load
 
 NOTHING = Curve(((1, 0.0),))
 NEAR = HopForecast(0.0, 0.0, 0)
@@ -24,3 +25,8 @@ def fleet(
 ) -> Forecast:
     """A decoder's fleet, its head on a node of its own."""
     return Forecast(pipelines, head_node, head, True, streams, 4096, chunk)
+
+
+def together(users: int, answer: int, prompt: int = 1) -> Load:
+    """``users`` equal requests at once."""
+    return Load(users, Lengths(prompt), Lengths(answer), users=users)

@@ -15,8 +15,13 @@ from ruvcompile.plan.rules import rules_of
 from ruvcompile.program import Program
 from ruvcompile.targets import fleet_targets
 from ruvrun.costs import CostTable, LinkCost, Overhead, Point, Provenance, UnitCost
+from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES
 
 ROOM = 4 << 30
+
+LAYERS = 3
+PER_LAYER = 2 * 2 * 16 * 4
+"""Key/value bytes of a layer per token."""
 
 
 def node(name: str, target: str = "pi5", **more: Any) -> FleetNode:
@@ -129,3 +134,10 @@ def shape_of(plan: Plan) -> tuple[int, int]:
 def names(plan: Plan) -> list[list[str]]:
     """Which node holds which stage, pipeline by pipeline."""
     return [[member.name for member in pipeline] for pipeline in plan.pipelines]
+
+
+def small(name: str, layers: float, streams: int, **more: object) -> object:
+    """A node with room for the keys and values of so many layers, for so many sequences of 256 tokens."""
+    return node(
+        name, memory=RUNTIME_BYTES + SERVING_BYTES + (4 << 20) + int(layers * PER_LAYER * 256 * streams), **more
+    )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,74 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from ruvcompile.accelerator import build_parts, plan_parts, target_of
+from ruvcompile.accelerator import target_of
 from ruvcompile.accelerator.divided import divide
-from ruvcompile.accelerator.vendor import compile_parts
 from ruvcompile.cli import run
 from ruvcompile.errors import FitError, UsageError
-from ruvcompile.options import Options, resolve
 from ruvcompile.passes.units import Unit
-from ruvcompile.progress import Silent
-from ruvcompile.targets import load_target
+from tests.compiler.accelerators import TARGET, build, detecting, options, plan
 from tests.graphs import PP_OCR, make_model, model_path, tensor, weight
 from tests.models import write_tiny_gguf
-
-TARGET = "pi5-hailo10h"
-
-
-def _detector() -> onnx.ModelProto:
-    """Convolutions, a reshape to a computed size, and what no accelerator takes: the largest, as integers."""
-    rng = np.random.default_rng(0)
-    nodes = [
-        helper.make_node("Conv", ["image", "w0"], ["c0"], name="conv0", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c0"], ["r0"], name="relu0"),
-        helper.make_node("Conv", ["r0", "w1"], ["c1"], name="conv1", pads=[1, 1, 1, 1]),
-        helper.make_node("Shape", ["c1"], ["s"], name="shape"),
-        helper.make_node("Gather", ["s", "zero"], ["batch"], name="batch"),
-        helper.make_node("Concat", ["batch", "rest"], ["size"], name="size", axis=0),
-        helper.make_node("Reshape", ["c1", "size"], ["flat"], name="flat"),
-        helper.make_node("TopK", ["flat", "k"], ["best", "where"], name="topk"),
-        helper.make_node("Unsqueeze", ["best", "axis"], ["wide"], name="wide"),
-        helper.make_node("MatMul", ["wide", "w2"], ["scores"], name="score"),
-    ]
-    weights = [
-        weight("w0", rng.normal(size=(4, 3, 3, 3))),
-        weight("w1", rng.normal(size=(2, 4, 3, 3))),
-        weight("w2", rng.normal(size=(5, 3))),
-        weight("zero", [0], np.int64),
-        weight("rest", [-1], np.int64),
-        weight("k", [5], np.int64),
-        weight("axis", [1], np.int64),
-    ]
-    image = tensor("image", ["n", 3, "h", "w"])
-    outputs = [tensor("scores", None), tensor("where", None, TensorProto.INT64)]
-    return make_model(nodes, [image], outputs, weights, opset=17)
 
 
 @pytest.fixture
 def detector(tmp_path: Path) -> Path:
     path = tmp_path / "detector.onnx"
-    onnx.save(_detector(), path)
+    onnx.save(detecting(), path)
     return path
-
-
-def _options(model: Path, output: Path, **flags: Any) -> Options:
-    asked = {"model": str(model), "target": TARGET, "output": str(output), "shape": ("image=1x3x8x8",)} | flags
-    return resolve(asked, directory=output.parent)
-
-
-def _plan(model: Path, output: Path, **flags: Any) -> dict[str, Any]:
-    options = _options(model, output, **flags)
-    target = target_of(options)
-    assert target is not None
-    return plan_parts(target, options, Silent())
-
-
-def _build(model: Path, output: Path, **flags: Any) -> dict[str, Any]:
-    options = _options(model, output, **flags)
-    target = target_of(options)
-    assert target is not None
-    return build_parts(target, options, Silent())
 
 
 @pytest.fixture
@@ -93,30 +37,11 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
 
 
-def _vendor(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """A `hailo` command that does what the script says, and keeps what it was called with."""
-    folder.mkdir()
-    command = folder / "hailo"
-    command.write_text(f'#!/bin/bash\nset -eu\necho "$@" >>{folder}/calls\n{script}\n')
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return folder / "calls"
-
-
-MAKES = """
-case "$1" in
-    parser) test -f "$3"; touch "${@: -1}" ;;
-    optimize) test -f "$2"; touch "${@: -1}" ;;
-    compiler) test -f "$2"; touch "$(basename "$2" _optimized.har).hef" ;;
-esac
-"""
-
-
 # What is whose
 
 
 def test_the_accelerator_gets_what_it_could_take_and_the_cpu_the_rest(detector: Path, tmp_path: Path) -> None:
-    result = _plan(detector, tmp_path / "dist")
+    result = plan(detector, tmp_path / "dist")
     assert [(part["on"], part["operators"]) for part in result["parts"]] == [
         ("accelerator", {"Conv": 2, "Relu": 1, "Reshape": 1}),
         ("cpu", {"TopK": 1}),
@@ -139,7 +64,7 @@ def test_a_part_that_is_not_worth_the_way_stays(tmp_path: Path) -> None:
     outputs = [tensor("s", [1, 4]), tensor("z", None, TensorProto.INT64)]
     path = tmp_path / "net.onnx"
     onnx.save(make_model(nodes, inputs, outputs, [weight("w", np.eye(4))], opset=17), path)
-    parts = _plan(path, tmp_path / "dist", shape=())["parts"]
+    parts = plan(path, tmp_path / "dist", shape=())["parts"]
     assert [part["on"] for part in parts] == ["accelerator", "cpu"]
     assert parts[0]["operators"] == {"MatMul": 1, "Relu": 1}
     assert parts[1]["operators"] == {"NonZero": 1, "Sigmoid": 1, "Where": 1}
@@ -153,7 +78,7 @@ def test_weights_that_are_computed_are_no_weights(tmp_path: Path) -> None:
     inputs = [tensor("x", [1, 2, 6, 6]), tensor("k", [2, 2, 3, 3])]
     path = tmp_path / "net.onnx"
     onnx.save(make_model(nodes, inputs, [tensor("z", None)], [weight("w", np.ones((2, 2, 3, 3)))], opset=17), path)
-    parts = _plan(path, tmp_path / "dist", shape=())["parts"]
+    parts = plan(path, tmp_path / "dist", shape=())["parts"]
     assert [(part["on"], part["why"]) for part in parts] == [
         ("cpu", ["Conv has weights that are computed"]),
         ("accelerator", []),
@@ -174,11 +99,11 @@ def test_what_has_a_size_in_one_run_only_stays(tmp_path: Path, nothing_installed
     weights = [weight("w", np.eye(4)), weight("v", np.ones((2, 3)))]
     path = tmp_path / "net.onnx"
     onnx.save(make_model(nodes, [tensor("x", [1, 4])], [tensor("z", None)], weights, opset=17), path)
-    parts = _plan(path, tmp_path / "dist", shape=())["parts"]
+    parts = plan(path, tmp_path / "dist", shape=())["parts"]
     assert [(part["on"], part["nodes"]) for part in parts] == [("accelerator", 1), ("cpu", 6)]
     assert "MatMul has a tensor whose size does not follow from the sizes of the inputs" in parts[1]["why"]
     with pytest.raises(FitError):
-        _build(path, tmp_path / "dist", shape=())
+        build(path, tmp_path / "dist", shape=())
     values, kept = _run_parts(tmp_path / "dist.parts"), np.load(tmp_path / "dist.parts" / "values.npz")
     np.testing.assert_allclose(values["z"], kept["z"], rtol=1e-5)
     _, rest = tomllib.loads((tmp_path / "dist.parts/parts.toml").read_text())["part"]
@@ -248,7 +173,7 @@ def test_without_the_compiler_the_parts_are_there_and_it_says_what_is_missing(
     detector: Path, tmp_path: Path, nothing_installed: None
 ) -> None:
     with pytest.raises(FitError) as caught:
-        _build(detector, tmp_path / "dist")
+        build(detector, tmp_path / "dist")
     error = caught.value
     assert (error.ref, error.exit_code) == ("accelerator-compiler-missing", 4)
     assert "there is no command `hailo` here" in error.context
@@ -264,7 +189,7 @@ def test_without_the_compiler_the_parts_are_there_and_it_says_what_is_missing(
 
 def test_the_parts_together_are_the_whole(detector: Path, tmp_path: Path, nothing_installed: None) -> None:
     with pytest.raises(FitError):
-        _build(detector, tmp_path / "dist")
+        build(detector, tmp_path / "dist")
     folder = tmp_path / "dist.parts"
     values, kept = _run_parts(folder), np.load(folder / "values.npz")
     whole = onnxruntime.InferenceSession(detector, providers=["CPUExecutionProvider"])
@@ -277,7 +202,7 @@ def test_the_parts_together_are_the_whole(detector: Path, tmp_path: Path, nothin
 
 def test_every_size_in_a_part_is_fixed(detector: Path, tmp_path: Path, nothing_installed: None) -> None:
     with pytest.raises(FitError):
-        _build(detector, tmp_path / "dist")
+        build(detector, tmp_path / "dist")
     for path in sorted((tmp_path / "dist.parts").glob("*.onnx")):
         model = onnx.load(path)
         onnx.checker.check_model(model)
@@ -291,7 +216,7 @@ def test_the_same_again_is_the_same(detector: Path, tmp_path: Path, nothing_inst
     found = []
     for _ in range(2):
         with pytest.raises(FitError):
-            _build(detector, tmp_path / "dist")
+            build(detector, tmp_path / "dist")
         found.append({path.name: path.read_bytes() for path in (tmp_path / "dist.parts").iterdir()})
     assert found[0] == found[1]
 
@@ -300,65 +225,11 @@ def test_what_is_no_folder_of_parts_is_not_replaced(detector: Path, tmp_path: Pa
     (tmp_path / "dist.parts").mkdir()
     (tmp_path / "dist.parts" / "mine").write_text("")
     with pytest.raises(Exception, match="is not a folder of parts"):
-        _build(detector, tmp_path / "dist")
+        build(detector, tmp_path / "dist")
     assert (tmp_path / "dist.parts" / "mine").exists()
 
 
 # The vendor's compiler
-
-
-def test_where_the_compiler_is_the_parts_are_compiled(
-    detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = _vendor(tmp_path / "bin", monkeypatch, MAKES)
-    result = _build(detector, tmp_path / "dist")
-    assert result["compiled"] == ["part_0.hef", "part_2.hef"]
-    assert all((tmp_path / "dist.parts" / name).is_file() for name in result["compiled"])
-    assert [line.split()[0] for line in calls.read_text().splitlines()] == ["parser", "optimize", "compiler"] * 2
-    assert calls.read_text().count("--hw-arch hailo10h") == 6
-
-
-def test_what_the_compiler_refuses_is_told_in_its_words(
-    detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _vendor(tmp_path / "bin", monkeypatch, 'echo "UnsupportedLayerError: no"; read -r answer; exit 0')
-    with pytest.raises(FitError) as caught:
-        _build(detector, tmp_path / "dist")
-    assert caught.value.ref == "accelerator-refuses"
-    assert "UnsupportedLayerError: no" in caught.value.context
-    assert (tmp_path / "dist.parts" / "part_0.onnx").is_file()
-    assert not list((tmp_path / "dist.parts").glob("*.hef"))
-
-
-def test_a_step_of_a_command_that_is_not_here_is_told(tmp_path: Path) -> None:
-    (tmp_path / "part_0.onnx").write_bytes(b"")
-    accelerator = load_target("pi5-hailo10h").accelerator
-    assert accelerator is not None
-    with pytest.raises(FitError) as caught:
-        compile_parts(tmp_path, {"part_0": ["no-such-command part_0.onnx"]}, accelerator)
-    assert caught.value.ref == "accelerator-refuses"
-    assert "no-such-command" in caught.value.context[-1]
-
-
-def test_a_compiler_that_makes_nothing_is_told(detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _vendor(tmp_path / "bin", monkeypatch, "exit 0")
-    with pytest.raises(FitError, match=r"made no part_0\.hef"):
-        _build(detector, tmp_path / "dist")
-
-
-def test_the_script_runs_the_same_commands(
-    detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_installed: None
-) -> None:
-    with pytest.raises(FitError):
-        _build(detector, tmp_path / "dist")
-    script = tmp_path / "dist.parts" / "compile.sh"
-    monkeypatch.setenv("PATH", os.defpath)
-    refused = subprocess.run([str(script)], capture_output=True, text=True, check=False)
-    assert (refused.returncode, "there is no command hailo here" in refused.stderr) == (7, True)
-    _vendor(tmp_path / "bin", monkeypatch, MAKES)
-    subprocess.run([str(script)], check=True)
-    assert sorted(path.name for path in script.parent.glob("*.hef")) == ["part_0.hef", "part_2.hef"]
-
 
 # What is refused
 
@@ -366,7 +237,7 @@ def test_the_script_runs_the_same_commands(
 def test_a_decoder_is_refused_with_what_the_vendor_offers(tmp_path: Path) -> None:
     model = write_tiny_gguf(tmp_path / "tiny.gguf", layers=1)
     with pytest.raises(FitError) as caught:
-        _build(model, tmp_path / "dist", shape=())
+        build(model, tmp_path / "dist", shape=())
     assert caught.value.ref == "accelerator-decoder"
     assert "hailo-ollama" in (caught.value.hint or "")
 
@@ -376,7 +247,7 @@ def test_a_graph_with_nothing_for_it_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Sin", ["x"], ["y"], name="sin")]
     onnx.save(make_model(nodes, [tensor("x", [1, 4])], [tensor("y", [1, 4])], opset=17), path)
     with pytest.raises(FitError) as caught:
-        _build(path, tmp_path / "dist", shape=())
+        build(path, tmp_path / "dist", shape=())
     assert caught.value.ref == "accelerator-nothing"
     assert caught.value.context == ("Sin is not among its operators",)
 
@@ -386,12 +257,12 @@ def test_an_opset_that_its_parser_does_not_read_is_told(tmp_path: Path) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
     onnx.save(make_model(nodes, [tensor("x", [1, 4])], [tensor("y", [1, 4])], [weight("w", np.eye(4))], opset=21), path)
     with pytest.raises(FitError, match="has opset 21"):
-        _build(path, tmp_path / "dist", shape=())
+        build(path, tmp_path / "dist", shape=())
 
 
 def test_it_is_one_machine(detector: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        target_of(_options(detector, tmp_path / "dist", nodes="2"))
+        target_of(options(detector, tmp_path / "dist", nodes="2"))
     assert caught.value.ref == "accelerator-alone"
 
 
@@ -416,7 +287,7 @@ def test_the_command_says_the_same(
 
 def test_a_real_detector_is_cut(tmp_path: Path, nothing_installed: None) -> None:
     with pytest.raises(FitError) as caught:
-        _build(model_path(PP_OCR), tmp_path / "dist", shape=("x=1x3x64x64",))
+        build(model_path(PP_OCR), tmp_path / "dist", shape=("x=1x3x64x64",))
     assert caught.value.ref == "accelerator-compiler-missing"
     folder = tmp_path / "dist.parts"
     parts = tomllib.loads((folder / "parts.toml").read_text())["part"]

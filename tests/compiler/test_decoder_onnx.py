@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import resource
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +15,19 @@ from onnxruntime.transformers import float16
 from ruvcompile.errors import InputError
 from ruvcompile.load import load
 from ruvcompile.load.decoder_onnx.canonical import Unclear, canonical
-from ruvcompile.lower.stage import write_stage
-from ruvcompile.lower.weights import WeightStore
 from ruvcompile.options import resolve
-from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.cuts import boundaries
-from ruvcompile.passes.pieces import pieces, program_units, wire
+from ruvcompile.passes.pieces import program_units, wire
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.plan import Facts
-from ruvcompile.program import Program
 from ruvrun.bundle import StageSpec
 from ruvrun.costs import CostTable
 from ruvrun.executors import Array, Span, load_decoder
 from ruvrun.pipeline import Request, Sampling, join_local
+from tests.compiler.exports import EXPORTS, PROMPTS, copied, program_of, stages
 
-EXPORTS = Path(__file__).parent.parent / "data" / "onnx_decoders"
 CANONICAL = ("optimum-llama", "optimum-gpt2", "genai-llama-fp32", "genai-qwen2-int4", "genai-qwen3-int4")
 STATEFUL = ("optimum-gpt_neox",)
-PROMPTS = ([5], [7, 30], list(range(4, 20)), [(37 * n) % 95 + 3 for n in range(45)])
 ANSWER = 34
 CHUNK = 16
 
@@ -77,19 +69,6 @@ class Export:
         while len(answer) < count:
             answer.append(int(self.call(answer[-1:])[-1].argmax()))
         return answer
-
-
-def program_of(path: Path, quant: str = "none") -> Program:
-    return quantise(run_passes(load(str(path))), quant)
-
-
-def stages(program: Program, cuts: tuple[int, ...], directory: Path) -> list[tuple[Path, StageSpec]]:
-    made = []
-    store = WeightStore(directory / "store")
-    for number, piece in enumerate(pieces(program, program_units(program), cuts)):
-        place = directory / f"{'-'.join(map(str, cuts))}.{number}"
-        made.append((place, write_stage(program, piece, place, store, backend="onnxruntime", target="host")))
-    return made
 
 
 def answers(made: list[tuple[Path, StageSpec]]) -> dict[int, list[int]]:
@@ -145,51 +124,6 @@ def test_what_lies_beside_the_graph_is_read() -> None:
         assert (decoder.architecture, decoder.eos, decoder.context, decoder.vocab) == (family, eos, 128, 98)
         assert (decoder.layers, decoder.heads, decoder.kv_heads, decoder.head_size) == (2, 4, 2, 16)
         assert set(program.head_files) == {"tokenizer.json", "chat.json"}
-
-
-@pytest.fixture
-def stateful(tmp_path: Path) -> Any:
-    program = program_of(EXPORTS / "optimum-gpt_neox" / "model.onnx")
-    assert program.decoder is not None and program.decoder.exported
-    ((directory, spec),) = stages(program, (), tmp_path)
-    assert [pair.past for pair in spec.state] == ["past_key.0", "past_value.0", "past_key.1", "past_value.1"]
-    return lambda: load_decoder(directory, spec, context=64, slots=3, threads=1)
-
-
-def logits(executor: Any, slot: int, position: int, tokens: list[int]) -> Array:
-    span = Span(slot, position, len(tokens), len(tokens))
-    found: Array = executor.step([span], {"input_ids": np.array(tokens, np.int64)})["logits"]
-    return found
-
-
-def test_state_that_is_kept_in_a_stage_is_rewound_by_a_smaller_position(stateful: Any) -> None:
-    executor, fresh = stateful(), stateful()
-    first, other = PROMPTS[2], [9, 8, 7]
-    logits(executor, 1, 0, first)
-    logits(executor, 1, len(first), [50, 51])
-    rewound = logits(executor, 1, 6, other)
-    logits(fresh, 0, 0, first[:6])
-    np.testing.assert_array_equal(rewound, logits(fresh, 0, 6, other))
-    # And to the start: the slot goes to another sequence.
-    np.testing.assert_array_equal(logits(executor, 1, 0, first), logits(stateful(), 2, 0, first))
-
-
-def test_company_does_not_change_what_a_stateful_stage_computes(stateful: Any) -> None:
-    executor, alone = stateful(), stateful()
-    for slot, prompt in enumerate(PROMPTS[1:]):
-        logits(executor, slot, 0, prompt[:10])
-    lengths = [len(prompt[:10]) for prompt in PROMPTS[1:]]
-    spans = [Span(slot, length, 1, 1) for slot, length in enumerate(lengths)]
-    together = executor.step(spans, {"input_ids": np.array([11, 12, 13], np.int64)})["logits"]
-    for slot, (prompt, token) in enumerate(zip(PROMPTS[1:], (11, 12, 13), strict=True)):
-        logits(alone, 0, 0, prompt[:10])
-        np.testing.assert_array_equal(together[slot : slot + 1], logits(alone, 0, lengths[slot], [token]))
-
-
-def copied(name: str, tmp_path: Path) -> tuple[Path, onnx.ModelProto]:
-    directory = tmp_path / name
-    shutil.copytree(EXPORTS / name, directory)
-    return directory / "model.onnx", onnx.load(directory / "model.onnx")
 
 
 def test_a_mask_that_is_not_causal_is_noticed_and_the_graph_is_run_as_it_is(tmp_path: Path) -> None:
@@ -382,91 +316,3 @@ def turned(name: str, tmp_path: Path) -> Path:
     model.graph.node.insert(0, turn)
     onnx.save(model, path)
     return path
-
-
-def test_a_merged_decoder_is_refused_by_name(tmp_path: Path) -> None:
-    path, model = copied("optimum-llama", tmp_path)
-    model.graph.input.append(onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1]))
-    onnx.save(model, path)
-    with pytest.raises(InputError) as caught:
-        load(str(path))
-    assert caught.value.ref == "decoder-merged" and "use_cache_branch" in caught.value.message
-
-
-def test_a_decoder_without_its_configuration_is_refused(tmp_path: Path) -> None:
-    path, _ = copied("optimum-llama", tmp_path)
-    (path.parent / "config.json").unlink()
-    with pytest.raises(InputError) as caught:
-        load(str(path))
-    assert caught.value.ref == "decoder-config-missing" and "config.json" in caught.value.hint
-
-
-def changed(directory: Path, name: str, file: str, change: Any) -> Path:
-    """An export with something else in its configuration."""
-    place = directory / "export"
-    shutil.copytree(EXPORTS / name, place)
-    content = json.loads((place / file).read_text("utf-8"))
-    change(content)
-    (place / file).write_text(json.dumps(content), "utf-8")
-    return place / "model.onnx"
-
-
-@pytest.mark.parametrize("name", ["optimum-llama", "optimum-gpt_neox"])
-def test_a_limit_that_is_none_does_not_make_tables_of_its_size(name: str, tmp_path: Path) -> None:
-    """Two tables of a thousand million rows would be the end of the machine before they are the end of the build."""
-    path = changed(tmp_path, name, "config.json", lambda config: config.update(max_position_embeddings=10**9))
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text("utf-8").split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 30), hard))
-    try:
-        decoder = load(str(path)).decoder
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    assert decoder is not None
-    assert decoder.context == 1 << 20
-
-
-def test_the_configuration_of_another_model_is_told_as_such(tmp_path: Path) -> None:
-    sizes = {"num_attention_heads": 9, "num_key_value_heads": 1, "head_size": 4}
-    path = changed(
-        tmp_path, "genai-llama-fp32", "genai_config.json", lambda config: config["model"]["decoder"].update(sizes)
-    )
-    with pytest.raises(InputError) as caught:
-        load(str(path))
-    assert caught.value.ref == "decoder-does-not-run"
-    assert "another model" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(
-    ("lost", "extra", "said"),
-    [
-        ("present.1.value", None, "the value of layer 1 goes in and does not come out"),
-        ("past_key_values.0.key", None, "the key of layer 0 goes out only"),
-        ("logits", None, "it has no output logits"),
-        (None, "hidden_states", "its output hidden_states is neither logits nor state"),
-    ],
-)
-def test_what_is_nearly_a_decoder_is_told_why_it_is_none(lost: str, extra: str, said: str, tmp_path: Path) -> None:
-    model = onnx.load(EXPORTS / "optimum-llama" / "model.onnx")
-    for values in (model.graph.input, model.graph.output):
-        kept = [value for value in values if value.name != lost]
-        del values[:]
-        values.extend(kept)
-    if extra is not None:
-        model.graph.node.append(onnx.helper.make_node("Identity", ["logits"], [extra]))
-        model.graph.output.append(onnx.helper.make_tensor_value_info(extra, onnx.TensorProto.FLOAT, None))
-    if lost is not None and lost.startswith("past"):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((1, 2, 0, 16), np.float32), lost))
-    onnx.save(model, tmp_path / "model.onnx")
-    program = load(str(tmp_path / "model.onnx"))
-    assert program.decoder is None
-    assert program.notes == (f"no decoder, though it has state: {said}",)
-
-
-def test_an_input_that_nobody_can_fill_makes_it_any_other_graph(tmp_path: Path) -> None:
-    path, model = copied("optimum-llama", tmp_path)
-    model.graph.input.append(
-        onnx.helper.make_tensor_value_info("encoder_hidden_states", onnx.TensorProto.FLOAT, [1, 4])
-    )
-    onnx.save(model, path)
-    assert load(str(path)).decoder is None

@@ -1,41 +1,24 @@
-"""Which shape a plan takes of a fleet, and the laws of all of them. Costs are made up, nothing is measured."""
+"""Which shape a plan takes of a fleet. Costs are made up, nothing is measured."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from ruvcompile.errors import FitError, UsageError
 from ruvcompile.fleet import Link, Place, Wanted
-from ruvcompile.plan.pick import pick
 from ruvcompile.program import Program
 from ruvrun.costs import LinkCost
 from ruvrun.manifest import PACKED, RUNTIME_BYTES, SERVING_BYTES
-from tests.compiler.planned import facts_of, fleet, names, node, plan_of, shape_of, table
+from tests.compiler.planned import LAYERS, facts_of, fleet, names, node, plan_of, shape_of, small, table
 from tests.decoders import tiny_program
-
-LAYERS = 3
-PER_LAYER = 2 * 2 * 16 * 4
-"""Key/value bytes of a layer per token."""
-
-QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Program:
     return tiny_program(tmp_path_factory.mktemp("shapes"), layers=LAYERS)
-
-
-def small(name: str, layers: float, streams: int, **more: object) -> object:
-    """A node with room for the keys and values of so many layers, for so many sequences of 256 tokens."""
-    return node(
-        name, memory=RUNTIME_BYTES + SERVING_BYTES + (4 << 20) + int(layers * PER_LAYER * 256 * streams), **more
-    )
 
 
 def rate(plan) -> float:
@@ -308,90 +291,6 @@ def test_a_thousand_nodes_are_planned_like_a_few(program) -> None:
     plan = plan_of(program, fleet(*nodes), table(program, {"pi5": 1.0}, overhead={"head_ms": 0.5}))
     assert shape_of(plan)[0] > 1
     assert len(plan.figures["alternatives"]) <= 12
-
-
-def machine(number: int) -> st.SearchStrategy:
-    return st.builds(
-        lambda target, layers: small(f"m{number}", layers, 4, target=target),
-        st.sampled_from(["pi5", "host"]),
-        st.sampled_from([0.5, 1.0, 2.0, 4.0]),
-    )
-
-
-fleets = st.integers(2, 4).flatmap(lambda count: st.tuples(*(machine(number) for number in range(count))))
-speeds = st.fixed_dictionaries({"pi5": st.sampled_from([1.0, 2.5]), "host": st.sampled_from([0.7, 1.0])})
-links = st.builds(Link, st.sampled_from([1e5, 1e8]), st.sampled_from([0.0, 1e-3]))
-asked = st.fixed_dictionaries(
-    {"streams": st.sampled_from([1, 4]), "objective": st.sampled_from(["throughput", "latency"])}
-)
-
-
-def value(program: Program, nodes, link: Link, costs, options) -> float:
-    """What the plan is chosen by; 0 where nothing fits."""
-    try:
-        plan = plan_of(program, fleet(*nodes, link=link), costs, **options)
-    except FitError:
-        return 0.0
-    return plan.figures["predicted_tokens_per_s_one" if options["objective"] == "latency" else "predicted_tokens_per_s"]
-
-
-@QUICK
-@given(nodes=fleets, ms=speeds, link=links, options=asked)
-def test_more_is_never_worse(program, nodes, ms, link, options) -> None:
-    """Neither another node nor more memory of one."""
-    costs = table(program, ms, per_row=0.3)
-    fewer = value(program, nodes[:-1], link, costs, options)
-    all_ = value(program, nodes, link, costs, options)
-    assert all_ >= fewer - 0.011, "figures have two digits"
-    more = (*nodes[:-1], replace(nodes[-1], memory=4 << 30))
-    assert value(program, more, link, costs, options) >= all_ - 0.011
-
-
-@QUICK
-@given(nodes=fleets, ms=speeds, link=links, options=asked, data=st.data())
-def test_the_order_of_the_fleet_does_not_matter(program, nodes, ms, link, options, data) -> None:
-    costs = table(program, ms, per_row=0.3)
-    turned = data.draw(st.sampled_from(list(permutations(nodes))))
-    plans = []
-    for some in (nodes, turned):
-        try:
-            plan = plan_of(program, fleet(*some, head=nodes[0].name, link=link), costs, **options)
-        except FitError as error:
-            plans.append(error.message)
-        else:
-            plans.append(plan.figures)
-    assert plans[0] == plans[1]
-
-
-@given(
-    counts=st.lists(st.integers(0, 4), min_size=1, max_size=3),
-    wanted=st.integers(1, 3),
-    data=st.data(),
-)
-@settings(max_examples=100, deadline=None)
-def test_the_most_valuable_pipelines_are_picked(counts, wanted, data) -> None:
-    sorts = data.draw(
-        st.lists(st.tuples(*(st.integers(0, 2) for _ in counts)).filter(any), min_size=1, max_size=4, unique=True)
-    )
-    worth = data.draw(st.lists(st.sampled_from([1.0, 1.5, 4.0]), min_size=len(sorts), max_size=len(sorts)))
-    best = None
-
-    def every(at: int, left: tuple[int, ...], missing: int, total: float) -> None:
-        nonlocal best
-        if missing == 0:
-            best = total if best is None else max(best, total)
-        elif at < len(sorts):
-            for count in range(missing + 1):
-                rest = tuple(have - count * one for have, one in zip(left, sorts[at], strict=True))
-                if min(rest) >= 0:
-                    every(at + 1, rest, missing - count, total + count * worth[at])
-
-    every(0, tuple(counts), wanted, 0.0)
-    found = pick(sorts, worth, counts, wanted)
-    assert (found is None) == (best is None)
-    if found is not None:
-        assert sum(found) == wanted
-        assert sum(count * one for count, one in zip(found, worth, strict=True)) == best
 
 
 def test_what_the_head_sends_and_receives_is_its_work(program) -> None:

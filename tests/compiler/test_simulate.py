@@ -17,18 +17,13 @@ from ruvcompile.plan.forecasts import chunks_of
 from ruvcompile.plan.memory import CHUNK
 from ruvcompile.plan.pace import first_token_ms
 from ruvcompile.simulate import Absence, Lengths, Load, Outcome, simulate, simulation, timeline
-from ruvcompile.simulate.away import limit_ms, nodes_may_be_away
+from ruvcompile.simulate.away import limit_ms
 from ruvcompile.simulate.figures import figures, paces, percentile, waits
 from ruvcompile.simulate.load import draw
 from ruvcompile.simulate.told import simulation_text
-from tests.compiler.forecasts import NOTHING, fleet, line, pipeline
+from tests.compiler.forecasts import NOTHING, fleet, line, pipeline, together
 
 FOREVER = math.inf
-
-
-def _together(users: int, answer: int, prompt: int = 1) -> Load:
-    """``users`` equal requests at once."""
-    return Load(users, Lengths(prompt), Lengths(answer), users=users)
 
 
 def _told(outcome: Outcome) -> list[tuple[object, ...]]:
@@ -39,7 +34,7 @@ def _told(outcome: Outcome) -> list[tuple[object, ...]]:
 def test_one_stage_and_one_user_is_a_sum() -> None:
     """A prompt of 600 tokens is three chunks; each of the other nine tokens is a step."""
     only = pipeline(line(0, 10), chunks=line(5, 0.25), hop=HopForecast(2.0, 0.001, 100))
-    (job,) = simulate(fleet(only, head=line(0.5, 0.25)), _together(1, 10, prompt=600)).finished
+    (job,) = simulate(fleet(only, head=line(0.5, 0.25)), together(1, 10, prompt=600)).finished
     # Latency overlaps, and so does the way there of all chunks but the first; the stage does them one after another.
     chunks = 0.75 + 256 * 0.1 + 2 + 3 * 5 + 600 * 0.25 + 0.1 + 2
     assert job.first == pytest.approx(chunks)
@@ -69,7 +64,7 @@ def test_the_first_token_comes_when_the_plan_says(
     sizes = chunks_of(prompt)
     assert sum(sizes) == prompt
     times = [[each(size) for each in lines] for size in sizes]
-    (job,) = simulate(forecast, _together(1, 1, prompt)).finished
+    (job,) = simulate(forecast, together(1, 1, prompt)).finished
     found = first_token_ms(sizes, times, head_ms, hops, [0] if beside else [])
     assert found == pytest.approx(job.first, rel=1e-9, abs=1e-9)
 
@@ -85,7 +80,7 @@ def test_a_full_pipeline_has_the_round_of_the_model(streams: int, latency: float
     slowest = max(step(rows) for step in steps)
     once = sum(step(rows) for step in steps) + 4 * (latency + rows) + forecast.head_ms(rows)
     answer = 400
-    outcome = simulate(forecast, _together(streams, answer))
+    outcome = simulate(forecast, together(streams, answer))
     (pace,) = {round(each, 6) for each in paces(outcome)[:1]}
     assert pace == pytest.approx(max(groups * slowest, once), rel=0.02)
 
@@ -94,12 +89,12 @@ def test_the_head_takes_its_time_from_the_stage_beside_it() -> None:
     steps = (line(10, 0), line(10, 0))
     apart = fleet(pipeline(*steps), head=line(3, 0))
     beside = replace(apart, head_node="node-0")
-    paced = [simulate(forecast, _together(2, 500)) for forecast in (apart, beside)]
+    paced = [simulate(forecast, together(2, 500)) for forecast in (apart, beside)]
     alone, shared = (percentile(paces(outcome), 50) for outcome in paced)
     # Apart, three milliseconds of the head hide behind nothing: 10 + 10 + 3 is more than two steps of either stage.
     assert alone == pytest.approx(23, rel=0.01)
     assert shared == pytest.approx(2 * 13, rel=0.01)
-    (one,) = simulate(beside, _together(1, 11)).finished
+    (one,) = simulate(beside, together(1, 11)).finished
     assert one.done is not None
     assert one.first is not None
     assert one.done - one.first == pytest.approx(10 * 23)
@@ -108,7 +103,7 @@ def test_the_head_takes_its_time_from_the_stage_beside_it() -> None:
 def test_one_head_can_be_too_little_for_many_pipelines() -> None:
     """Eight stages could do some 760 tokens a second; a head that takes 5 ms for each step lets 200 pass."""
     each = [pipeline(line(10 + number / 7, 0), name=f"p{number}") for number in range(8)]
-    outcome = simulate(fleet(*each, head=line(5, 0), streams=1), _together(8, 200))
+    outcome = simulate(fleet(*each, head=line(5, 0), streams=1), together(8, 200))
     assert outcome.tokens / outcome.full_ms == pytest.approx(0.2, rel=0.02)
     assert outcome.head_ms == pytest.approx(outcome.full_ms, rel=0.02)
 
@@ -136,7 +131,7 @@ def test_a_link_carries_one_message_at_a_time() -> None:
     """Two stages of 10 ms a token, and a link that needs 40: the link is what limits, not its latency."""
     hops = (HopForecast(0, 0, 0), HopForecast(50, 0.4, 100), HopForecast(0, 0, 0))
     slow = replace(pipeline(line(0, 10), line(0, 10)), hops=hops)
-    outcome = simulate(fleet(slow, streams=8), _together(8, 300))
+    outcome = simulate(fleet(slow, streams=8), together(8, 300))
     # Four sequences a step: 160 ms on the link.
     assert percentile(paces(outcome), 50) == pytest.approx(2 * 160, rel=0.02)
 
@@ -144,13 +139,13 @@ def test_a_link_carries_one_message_at_a_time() -> None:
 def test_two_pipelines_share_the_users() -> None:
     one = fleet(pipeline(line(10, 1)))
     two = fleet(pipeline(line(10, 1), name="a"), pipeline(line(10, 1), name="b"))
-    assert percentile(paces(simulate(one, _together(8, 100))), 50) == pytest.approx(18, rel=0.02)
-    assert percentile(paces(simulate(two, _together(8, 100))), 50) == pytest.approx(14, rel=0.02)
+    assert percentile(paces(simulate(one, together(8, 100))), 50) == pytest.approx(18, rel=0.02)
+    assert percentile(paces(simulate(two, together(8, 100))), 50) == pytest.approx(14, rel=0.02)
 
 
 def test_whoever_waits_gets_the_first_slot_in_order() -> None:
     forecast = fleet(pipeline(line(10, 0), chunks=line(1, 0)), streams=2)
-    jobs = sorted(simulate(forecast, _together(6, 5)).finished, key=lambda job: job.number)
+    jobs = sorted(simulate(forecast, together(6, 5)).finished, key=lambda job: job.number)
     firsts = [job.first for job in jobs]
     assert firsts == sorted(firsts, key=float)  # type: ignore[arg-type]
     assert jobs[2].first is not None
@@ -236,80 +231,6 @@ def test_lengths_are_what_was_asked_and_end_with_the_context() -> None:
     assert max(sums) == 64
     assert min(draws.answers) >= 1
     assert max(draws.prompts) <= 63
-
-
-def test_a_node_that_returns_is_waited_for_and_one_that_does_not_is_not() -> None:
-    only = fleet(pipeline(line(10, 0), chunks=line(10, 0)))
-    outcome = simulate(only, _together(2, 50), [Absence("node-0", 100, 1000)])
-    assert len(outcome.finished) == 2
-    assert [job.retries for job in outcome.finished] == [1, 1]
-    # Both begin again at 1000: two prompts, the first of which decodes behind the second, then 49 steps.
-    assert min(job.first for job in outcome.finished if job.first is not None) == pytest.approx(1010)
-    assert outcome.end_ms == pytest.approx(1000 + 20 + 10 * 50, abs=11)
-    gone = simulate(only, _together(2, 50), [Absence("node-0", 100)])
-    assert (len(gone.finished), len(gone.lost)) == (0, 2)
-    headless = simulate(only, _together(2, 50), [Absence("head", 100)])
-    assert len(headless.lost) == 2
-
-
-def test_what_a_lost_pipeline_held_goes_on_at_another() -> None:
-    two = fleet(pipeline(line(10, 0), name="a"), pipeline(line(10, 0), name="b"), streams=2)
-    outcome = simulate(two, _together(4, 50), [Absence("a-0", 105)])
-    assert not outcome.lost
-    assert sorted(job.retries for job in outcome.finished) == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize(("pipelines", "expected"), [(1, 0), (2, 1), (6, 5)])
-def test_as_many_nodes_may_be_away_as_pipelines_are_to_spare(pipelines: int, expected: int) -> None:
-    """One pipeline is enough for one user, so all others may be away; but not the head's node."""
-    each = [pipeline(line(10, 1), line(10, 1), chunks=line(5, 0.1), name=f"p{number}") for number in range(pipelines)]
-    forecast = fleet(*each)
-    load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
-    assert nodes_may_be_away(forecast, load, 10_000) == expected
-    assert nodes_may_be_away(forecast, load, 1) == 0
-
-
-def test_a_pipeline_of_the_heads_node_alone_may_lose_all_others() -> None:
-    """Its node is the head's, so it works as long as anything is served: all three of the other may be away at once."""
-    alone = pipeline(line(10, 1), chunks=line(5, 0.1), name="home")
-    wide = pipeline(*[line(10, 1)] * 3, chunks=line(5, 0.1), name="far")
-    forecast = fleet(alone, wide, head_node="home-0")
-    load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
-    assert nodes_may_be_away(forecast, load, 10_000) == 3
-    assert nodes_may_be_away(fleet(alone, head_node="home-0"), load, 10_000) == 0, "there is nobody else"
-    gone = simulate(forecast, _together(2, 20), [Absence(f"far-{number}") for number in range(3)])
-    assert (len(gone.finished), len(gone.lost)) == (2, 0)
-    headless = simulate(forecast, _together(2, 20), [Absence("home-0", 50)])
-    assert (len(headless.finished), len(headless.lost)) == (0, 2), "who loses the head's node loses everything"
-
-
-def test_a_pipeline_with_a_stage_on_the_heads_node_is_lost_with_any_other_of_its_nodes() -> None:
-    mixed = pipeline(line(10, 1), line(10, 1), chunks=line(5, 0.1), name="mixed")
-    load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
-    assert nodes_may_be_away(fleet(mixed, head_node="mixed-0"), load, 10_000) == 0
-    spare = pipeline(line(10, 1), line(10, 1), chunks=line(5, 0.1), name="spare")
-    assert nodes_may_be_away(fleet(mixed, spare, head_node="mixed-0"), load, 10_000) == 1
-
-
-def test_the_worst_nodes_are_those_of_the_fastest_pipelines() -> None:
-    """The fast pipeline alone serves in time, the slow ones do not: its loss is what counts."""
-    slow = [pipeline(line(900, 100), chunks=line(900, 1), name=f"slow{number}") for number in range(3)]
-    fast = pipeline(line(9, 1), chunks=line(9, 0.01), name="fast")
-    load = Load(20, Lengths(64), Lengths(20), users=1, think_ms=100)
-    assert nodes_may_be_away(fleet(fast, *slow), load, 500) == 0
-    assert nodes_may_be_away(fleet(fast, *slow), load, 5000) == 3
-
-
-def test_fewer_nodes_never_serve_sooner() -> None:
-    each = [pipeline(line(30, 2), line(30, 2), chunks=line(20, 0.2), name=f"p{number}") for number in range(4)]
-    forecast = fleet(*each, streams=4)
-    load = Load(300, Lengths(128, 0.5), Lengths(32, 0.5), users=16, think_ms=500)
-    late = [
-        percentile(waits(simulate(forecast, load, [Absence(f"p{gone}-0") for gone in range(away)])), 95)
-        for away in range(4)
-    ]
-    assert late == sorted(late)
-    assert late[3] > 2 * late[0]
 
 
 def test_the_figures_of_a_plan() -> None:
