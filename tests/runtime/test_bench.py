@@ -27,9 +27,9 @@ from ruvrun.bench.stages import stage_figures, verdict
 from ruvrun.cli import cli
 from ruvrun.errors import FitError, InputError, UnreachableError
 from ruvrun.frames import Counters, State
+from tests.runtime.driving import driving, graph
 from tests.runtime.fake_ring import WAIT, fake_manifest
-from tests.runtime.test_driver import driving, graph
-from tests.runtime.test_infer import serving
+from tests.runtime.graph_heads import serving
 
 
 def test_one_stream_is_its_own_pace() -> None:

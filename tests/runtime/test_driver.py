@@ -4,78 +4,19 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
 import numpy as np
 import pytest
 
 from ruvrun import frames
-from ruvrun.bundle import StageSpec
-from ruvrun.engine import Engine, Lost, Request, Token
+from ruvrun.engine import Engine, Lost
 from ruvrun.errors import InputError, MachineError, UnreachableError
-from ruvrun.executors import Array
-from ruvrun.manifest import Expected, Plan, Tensor
-from ruvrun.pipeline.calls import Calls
+from ruvrun.manifest import Expected, Plan
 from ruvrun.pipeline.driver import Driver, Event
-from ruvrun.pipeline.worker import Worker
+from tests.runtime.driving import NAMES, Listener, driving, graph, request, start
 from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, wait_until
-from tests.runtime.fakes import fake_workers, greedy, plain_tokens
-
-NAMES = ("a", "b")
-
-
-@contextmanager
-def driving(
-    *, stages: int = 2, streams: int = 4, serving: bool = False, **plan: float
-) -> Iterator[tuple[Driver, FakeRing]]:
-    names = NAMES[:stages]
-    ring = FakeRing(fake_workers(stages, slots=streams, context=64), names)
-    engine = Engine(stages=stages, context=64, streams=streams, epoch=7)
-    driver = Driver(fake_manifest(names, **plan), ring, engine, serving=serving)
-    driver.start()
-    try:
-        yield driver, ring
-    finally:
-        driver.stop()
-    assert ring.closed
-
-
-class Listener:
-    """Collects a request's events."""
-
-    def __init__(self) -> None:
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-
-    def __call__(self, event: Event) -> None:
-        self._events.put(event)
-
-    def next(self) -> Event:
-        return self._events.get(timeout=WAIT)
-
-    def tokens(self) -> list[int]:
-        found = []
-        while True:
-            event = self.next()
-            assert isinstance(event, Token), event
-            found.append(event.token)
-            if event.finish is not None:
-                return found
-
-    @property
-    def silent(self) -> bool:
-        return self._events.empty()
-
-
-def request(driver: Driver, prompt: tuple[int, ...] = (5, 6, 7), max_tokens: int = 6) -> Request:
-    return Request(driver.next_id(), prompt, max_tokens, greedy(), frozenset())
-
-
-def start(driver: Driver, wanted: Request) -> Listener:
-    listener = Listener()
-    driver.submit(wanted, listener)
-    return listener
+from tests.runtime.fakes import plain_tokens
 
 
 def test_tokens_are_those_of_the_model_alone_and_in_company() -> None:
@@ -272,33 +213,6 @@ def test_counters_of_every_stage() -> None:
         ring.ready()
         assert driver.wait_ready(WAIT)
         assert sorted(driver.counters(reset=True, timeout=WAIT)) == ["a", "b"]
-
-
-class Doubler:
-    """A stage of a graph: y = 2 x; fails on what is negative."""
-
-    def run(self, tensors: dict[str, Array]) -> dict[str, Array]:
-        return {"x": tensors["x"] * 2}
-
-
-def graph_spec(first: bool, last: bool) -> StageSpec:
-    x = Tensor(name="x", dtype="int64", shape=["n"])
-    return StageSpec(
-        kind="graph", backend="fake", target="fake", model="none", first=first, last=last, inputs=[x], outputs=[x],
-        forward=["x"], files=[],
-    )  # fmt: skip
-
-
-@contextmanager
-def graph() -> Iterator[tuple[Driver, FakeRing]]:
-    workers = [Worker(Doubler(), graph_spec(first, not first)) for first in (True, False)]
-    ring = FakeRing(workers, NAMES)
-    driver = Driver(fake_manifest(NAMES, "graph"), ring, Calls(stages=2, epoch=7))
-    driver.start()
-    try:
-        yield driver, ring
-    finally:
-        driver.stop()
 
 
 def test_calls_of_a_graph_fill_the_pipeline_and_each_gets_its_own_outputs() -> None:

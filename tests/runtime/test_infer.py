@@ -4,65 +4,23 @@ from __future__ import annotations
 
 import json
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
-from ruvrun.errors import InputError
-from ruvrun.executors import Array
 from ruvrun.frames import State
-from ruvrun.manifest import Manifest, Tensor
 from ruvrun.openinference import read_reply, write_call
-from ruvrun.pipeline.calls import Calls
-from ruvrun.pipeline.driver import Driver
-from ruvrun.pipeline.worker import Worker
 from ruvrun.server import build_app
 from ruvrun.server import infer as infer_module
 from ruvrun.tokenizer import Tokenizer
-from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest
+from tests.runtime.fake_ring import WAIT, wait_until
 from tests.runtime.fronts import CONTEXT, SAFETY, ScriptedDriver, call, manifest_of, served
+from tests.runtime.graph_heads import INFER, serving
 from tests.runtime.heads import byte_level, write_head
-from tests.runtime.test_driver import NAMES, graph_spec
-
-X = Tensor(name="x", dtype="int64", shape=["n"])
-INFER = "/v2/models/fake/infer"
-
-
-class Doubler:
-    """A stage of a graph: y = 2 x; refuses what is negative."""
-
-    def run(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        if (tensors["x"] < 0).any():
-            raise InputError("graph-run-failed", "no", context=["x is negative"], hint=None)
-        return {"x": tensors["x"] * 2}
-
-
-def graph_manifest() -> Manifest:
-    manifest = fake_manifest(NAMES, "graph")
-    program = msgspec.structs.replace(manifest.program, inputs=[X], outputs=[X])
-    return msgspec.structs.replace(manifest, program=program)
-
-
-@contextmanager
-def serving(api_keys: dict[str, str] | None = None) -> Iterator[tuple[str, FakeRing, Driver]]:
-    ring = FakeRing([Worker(Doubler(), graph_spec(first, not first)) for first in (True, False)], NAMES)
-    manifest = graph_manifest()
-    driver = Driver(manifest, ring, Calls(stages=2, epoch=7))
-    driver.start()
-    try:
-        ring.ready()
-        assert driver.wait_ready(WAIT)
-        with served(build_app(driver, None, manifest, api_keys=api_keys or {}, context=0)) as url:
-            yield url, ring, driver
-    finally:
-        driver.stop()
 
 
 @pytest.fixture
@@ -89,13 +47,6 @@ def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
     return answer[0], body["error"]
 
 
-def wait_for(what: Callable[[], bool]) -> None:
-    until = time.monotonic() + SAFETY
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 # What it says of itself
 
 
@@ -113,7 +64,7 @@ def test_ready_is_said_of_head_and_model() -> None:
         paths = ("/v2/health/ready", "/v2/models/fake/ready")
         assert [call(url, "GET", path)[0] for path in paths] == [200, 200]
         ring.inject(State("b", "lost", "gone"))
-        wait_for(lambda: driver.health()["status"] == "lost")
+        wait_until(lambda: driver.health()["status"] == "lost")
         assert [json.loads(call(url, "GET", path)[2])["ready"] for path in paths] == [False, False]
         assert [call(url, "GET", path)[0] for path in paths] == [503, 503]
         status, _, body = call(url, "GET", "/v2/health/live")
@@ -156,7 +107,7 @@ def test_several_calls_are_in_the_pipeline_and_the_server_answers_meanwhile() ->
     with serving() as (url, ring, driver), ThreadPoolExecutor(9) as pool:
         ring.hold = True
         answers = [pool.submit(ask, url, n) for n in range(9)]
-        wait_for(lambda: driver.load() == (4, 5))
+        wait_until(lambda: driver.load() == (4, 5))
         assert call(url, "GET", "/health")[0] == 200
         lines = call(url, "GET", "/metrics")[2].decode().splitlines()
         assert "ruvrun_requests_running 4" in lines
@@ -169,15 +120,15 @@ def test_a_call_whose_client_left_is_not_computed() -> None:
     with serving() as (url, ring, driver), ThreadPoolExecutor(4) as pool:
         ring.hold = True
         answers = [pool.submit(ask, url, n) for n in range(4)]
-        wait_for(lambda: driver.load() == (4, 0))
+        wait_until(lambda: driver.load() == (4, 0))
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=SAFETY) as leaving:
             body = body_of(7)
             leaving.sendall(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (INFER.encode(), len(body)))
             leaving.sendall(body)
-            wait_for(lambda: driver.load() == (4, 1))
+            wait_until(lambda: driver.load() == (4, 1))
         metric = f'ruvrun_requests_total{{path="{INFER}",status="499"}} 1'
-        wait_for(lambda: metric in call(url, "GET", "/metrics")[2].decode())
+        wait_until(lambda: metric in call(url, "GET", "/metrics")[2].decode())
         call(url, "GET", "/metrics")  # a turn of the server's loop later the call itself is cancelled, too
         ring.release()
         assert [answer.result(SAFETY) for answer in answers] == [[4 * n] for n in range(4)]
@@ -254,7 +205,7 @@ def test_a_crowd_is_turned_away_and_those_inside_are_served(monkeypatch: pytest.
     with serving() as (url, ring, driver), ThreadPoolExecutor(3) as pool:
         ring.hold = True
         answers = [pool.submit(ask, url, n) for n in range(3)]
-        wait_for(lambda: driver.load() == (3, 0))
+        wait_until(lambda: driver.load() == (3, 0))
         answer = call(url, "POST", INFER, body_of(1))
         assert error_of(answer)[0] == 503
         assert answer[1]["retry-after"] == "1"
@@ -268,7 +219,7 @@ def test_large_bodies_together_are_turned_away(monkeypatch: pytest.MonkeyPatch) 
     with serving() as (url, ring, driver), ThreadPoolExecutor(1) as pool:
         ring.hold = True
         first = pool.submit(ask, url, *range(100))  # alone it is let in, whatever its size
-        wait_for(lambda: driver.load() == (1, 0))
+        wait_until(lambda: driver.load() == (1, 0))
         assert error_of(call(url, "POST", INFER, body_of(1)))[0] == 503
         ring.release()
         assert first.result(SAFETY)[1] == 4
@@ -279,7 +230,7 @@ def test_a_lost_stage_ends_the_calls_and_the_next_ones_work() -> None:
     with serving() as (url, ring, driver), ThreadPoolExecutor(2) as pool:
         ring.hold = True
         answers = [pool.submit(call, url, "POST", INFER, body_of(n)) for n in range(2)]
-        wait_for(lambda: driver.load() == (2, 0))
+        wait_until(lambda: driver.load() == (2, 0))
         ring.inject(State("b", "lost", "gone"))
         for answer in answers:
             status, message = error_of(answer.result(SAFETY))
@@ -301,5 +252,5 @@ def test_stopping_ends_a_call_that_waits(monkeypatch: pytest.MonkeyPatch) -> Non
         with serving() as (url, ring, driver):
             ring.hold = True
             answer = pool.submit(call, url, "POST", INFER, body_of(1))
-            wait_for(lambda: driver.load() == (1, 0))
+            wait_until(lambda: driver.load() == (1, 0))
         assert error_of(answer.result(SAFETY)) == (503, "The server is stopping.")

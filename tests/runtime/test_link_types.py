@@ -20,7 +20,7 @@ from ruvrun.manifest import Manifest, Tensor, dump_manifest, identify, load_mani
 from ruvrun.pipeline.halves import LARGEST, narrowed, over_link, widened
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.fakes import greedy
-from tests.runtime.test_manifest import example as a_manifest
+from tests.runtime.manifests import example as a_manifest
 
 HALF = Tensor(name="hidden", dtype="float32", shape=["tokens", 4], wire="float16")
 RELAYED = Tensor(name="early", dtype="float32", shape=["tokens", 4], wire="float16")

@@ -24,10 +24,10 @@ from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.head import open_driver
 from ruvrun.pipeline.lane import absence_of
 from ruvrun.pipeline.worker import Worker
+from tests.runtime.driving import NAMES, Doubler, Listener, driving, graph_spec, request, start
 from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, tokens_of, wait_until
 from tests.runtime.fakes import fake_workers, greedy, plain_tokens
 from tests.runtime.fleets import CONTEXT, SLOTS, fleet
-from tests.runtime.test_driver import NAMES, Doubler, Listener, driving, graph_spec, request, start
 
 STREAMS = 4
 Asked = list[tuple[Request, Listener]]

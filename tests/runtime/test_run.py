@@ -22,11 +22,11 @@ from ruvrun.run import Prompt, ask, ask_over_http, read_inputs, run_over_http, s
 from ruvrun.server import build_app
 from ruvrun.tokenizer import Tokenizer
 from tests.runtime.builds import write_build
+from tests.runtime.driving import driving
 from tests.runtime.fake_ring import WAIT, fake_manifest
 from tests.runtime.fronts import ScriptedDriver, manifest_of, served
+from tests.runtime.graph_heads import serving
 from tests.runtime.heads import byte_level, write_head
-from tests.runtime.test_driver import driving
-from tests.runtime.test_infer import serving
 
 
 def graph(*inputs: tuple[str, str, list[int | str]]) -> Manifest:

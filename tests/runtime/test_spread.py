@@ -19,10 +19,10 @@ from ruvrun.pipeline.lane import Lane
 from ruvrun.pipeline.spread import MOST_MISSED, least_busy, leave, level, overdue
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.consistency import check
+from tests.runtime.driving import Doubler, graph_spec
 from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, tokens_of, wait_until
 from tests.runtime.fake_ring import Event as Heard
 from tests.runtime.fakes import fake_workers, greedy, plain_tokens
-from tests.runtime.test_driver import Doubler, graph_spec
 
 CONTEXT = 64
 
