@@ -35,8 +35,9 @@ def test_a_bar_ends_its_line_when_its_step_fails() -> None:
     assert screen.getvalue().endswith("\n")
 
 
-def test_silence() -> None:
+def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
     with Silent().step("x", total=1) as bar:
         bar.advance()
     Silent().note("x")
     Silent().detail("x")
+    assert capsys.readouterr() == ("", "")

@@ -32,7 +32,10 @@ def test_every_output_is_wanted_unless_some_are_named() -> None:
 
 
 def test_what_cannot_change_the_answer_is_ignored() -> None:
-    call_of(with_(parameters={"content_type": "np", "headers": {}}), parameters={"priority": 1})
+    call = call_of(with_(parameters={"content_type": "np", "headers": {}}), parameters={"priority": 1})
+    plain = call_of(GOOD)
+    assert (call.id, call.outputs) == (plain.id, plain.outputs)
+    np.testing.assert_array_equal(call.tensors["x"], plain.tensors["x"])
 
 
 def test_a_single_value_and_an_empty_axis() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from ruvrun.errors import IntegrityError, RuvError, UnreachableError
 from ruvrun.supervise import Process, Supervisor
 from ruvrun.supervise.child import LOADED, status_line, status_of
 from ruvrun.supervise.vigil import alive_line
+from tests.commands.served import has_ended
 
 WAIT = 20.0
 SLEEP = "import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(60)"
@@ -29,13 +29,6 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SL
 
 def python(name: str, code: str, **env: str) -> Process:
     return Process(name, [sys.executable, "-c", code], env)
-
-
-def has_ended(pidfd: int) -> bool:
-    """Wait for a process's end, whoever its parent is."""
-    ready, _, _ = select.select([pidfd], [], [], WAIT)
-    os.close(pidfd)
-    return bool(ready)
 
 
 class Kept:

@@ -90,6 +90,21 @@ def test_only_the_command_line_prints() -> None:
                 )
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tests/system").glob("test_*.py")), ids=_relative)
+def test_what_takes_long_is_told_by_its_folder(path: Path) -> None:
+    marks = re.search(r"^pytestmark = (.*?)^(?:\]|$)", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert marks and "pytest.mark.system" in marks.group(1), (
+        f"{_relative(path)}: mark it `system`, or put it into tests/commands"
+    )
+
+
+def test_every_room_of_the_tests_is_told() -> None:
+    told = (ROOT / "tests/README.md").read_text("utf-8")
+    rooms = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("*/test_*.py")}
+    listed = set(re.findall(r"^\| `(\w+)/` \|", told, re.MULTILINE))
+    assert listed == rooms | {"data"}, "tests/README.md lists the folders that there are"
+
+
 def test_ignored_checks_have_their_reason_beside_them() -> None:
     bare = re.compile(r"#\s*(?:type:\s*ignore(?:\[[\w, -]+\])?|noqa(?::\s*[A-Z0-9, ]+)?)\s*$", re.MULTILINE)
     for path in _files("*.py"):

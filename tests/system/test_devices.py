@@ -22,9 +22,9 @@ from ruvcompile.program import Program
 from ruvrun.executors.openvino.forms import VARIABLE, all_on_cpu
 from ruvrun.manifest import load_manifest
 from ruvrun.pipeline import join_local
+from tests.commands.served import command
 from tests.decoders import Stage, ask
 from tests.models import smollm2_path, write_tiny_gguf
-from tests.system.served import command
 
 pytestmark = pytest.mark.system
 FLEET = "format = 1\n" + "".join(

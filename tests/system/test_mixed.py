@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ from ruvcompile.passes.quantise import ACCURACY, quantise
 from ruvcompile.progress import Silent
 from ruvcompile.verify.equality import measure
 from ruvrun.manifest import load_manifest
+from tests.commands.served import await_status, complete, get, said, serving, until
 from tests.compiler.builds import build
 from tests.mixed import ONNX, OPEN, four_ways, write_fleet
 from tests.models import smollm2_path, write_tiny_gguf
-from tests.system.served import complete, get, serving
-from tests.system.test_serve import await_ready, said
 
 pytestmark = pytest.mark.system
 
@@ -37,9 +35,8 @@ def test_either_stage_may_be_killed_and_answers_are_the_same_when_it_is_back(kin
         before = said(complete(url, max_tokens=48))
         for stage in ("stage a", "stage b"):
             os.kill(served.children()[stage], signal.SIGKILL)
-            while get(url, "/health")[0] == 200:  # until the head has noticed; a stage takes longer to load
-                time.sleep(0.02)
-            await_ready(url)
+            until(lambda: get(url, "/health")[0] == 503)  # the head has noticed; a stage takes longer to load
+            await_status(url, "ready")
             assert said(complete(url, max_tokens=48)) == before, stage
 
 

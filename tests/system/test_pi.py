@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from ruvrun.record import check_answer, read_record
+from tests.commands.served import complete
 from tests.models import smollm2_path
 from tests.system.debian import CORTEX_A76, Machine, bundles, emulated, network, suite
-from tests.system.served import complete
 
 pytestmark = [pytest.mark.system, pytest.mark.model]
 

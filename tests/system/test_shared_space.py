@@ -6,27 +6,20 @@ import json
 import os
 import signal
 import threading
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands.served import complete, metric, said, serving, until
 from tests.compiler.builds import build
 from tests.models import write_tiny_gguf
-from tests.system.served import complete, serving
-from tests.system.test_serve import metrics, said
 
 pytestmark = pytest.mark.system
 
 CONTEXT, STREAMS, CLIENTS = 512, 2, 7
 DRAWN: dict[str, Any] = {"temperature": 1.0, "seed": 5, "presence_penalty": 0.3, "stop": ["\x00"]}
-
-
-def running(url: str) -> int:
-    line = next(line for line in metrics(url).splitlines() if line.startswith("ruvrun_requests_running "))
-    return int(float(line.split()[1]))
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "a stage killed"])
@@ -54,7 +47,7 @@ def test_more_than_were_planned_for_get_the_same_answers(tmp_path: Path, killed:
             thread.start()
         most = 0
         while any(thread.is_alive() for thread in threads):
-            most = max(most, running(url))
+            most = max(most, metric(url, "requests_running"))
             if killed and most > STREAMS:
                 os.kill(served.children()["stage host-1"], signal.SIGKILL)
                 killed = False
@@ -78,7 +71,5 @@ def test_who_hangs_up_leaves_nothing_behind(tmp_path: Path) -> None:
             request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
             with urllib.request.urlopen(request, timeout=60) as answer:
                 answer.readline()
-        until = time.monotonic() + 30
-        while running(url):
-            assert time.monotonic() < until, "somebody is computed for who has hung up"
+        until(lambda: not metric(url, "requests_running"))  # nobody is computed for who has hung up
         assert said(complete(url, "the and of to", 400, **DRAWN))

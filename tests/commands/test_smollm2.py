@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from ruvrun.manifest import Manifest, load_manifest
+from tests.commands.served import Served, command, serving
 from tests.models import smollm2_path
-from tests.system.served import Served, command, serving
 
 pytestmark = pytest.mark.model
 

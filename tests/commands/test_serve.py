@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from ruvrun.machine import free_ports
 from ruvrun.manifest import load_manifest
 from ruvrun.pipeline import open_local
 from ruvrun.tokenizer import Tokenizer
+from tests.commands.served import Served, await_status, command, complete, get, has_ended, metric, said, serving, until
 from tests.models import write_tiny_gguf
-from tests.system.served import Served, command, complete, get, has_ended, serving
 
 PROMPT = "the and of to"
 PROBLEMS = ("onnx", "onnx_ir", "torch", "gguf", "ruvcompile", "optimum", "transformers")
@@ -50,19 +49,6 @@ def text(manifest: Path) -> str:
     request = Request(1, tuple(tokenizer.encode(PROMPT)), 24, Sampling(0.0, 1.0, 0), eos)
     tokens = open_local(manifest).generate([request])[1]
     return tokenizer.decode([token for token in tokens if token not in eos])
-
-
-def said(answer: tuple[int, dict[str, Any]]) -> str:
-    assert answer[0] == 200, answer
-    return str(answer[1]["choices"][0]["text"])
-
-
-def await_ready(url: str) -> None:
-    """Ask until /health is 200; a service that never gets there fails by its own deadline."""
-    until = time.monotonic() + 60
-    while get(url, "/health")[0] != 200:
-        assert time.monotonic() < until, get(url, "/health")
-        threading.Event().wait(0.1)
 
 
 def test_it_answers_what_the_model_says_and_loads_no_compiler(manifest: Path, text: str) -> None:
@@ -104,13 +90,13 @@ def test_a_killed_stage_costs_its_users_a_pause(manifest: Path) -> None:
         ]
         for thread in threads:
             thread.start()
-        while not all(line in metrics(url) for line in ("ruvrun_requests_running 4", "ruvrun_requests_waiting 2")):
-            assert not answers, "the answers were too short to be interrupted"
+        until(lambda: (metric(url, "requests_running"), metric(url, "requests_waiting")) == (4, 2) or answers)
+        assert not answers, "the answers were too short to be interrupted"
         os.kill(before["stage host-1"], signal.SIGKILL)
         for thread in threads:
             thread.join(60)
         assert [said(answer) for answer in answers] == [undisturbed] * 6
-        await_ready(url)
+        await_status(url, "ready")
         after = served.children()
         assert after["stage host-1"] != before["stage host-1"]
         assert (after["stage host-0"], after["head"]) == (before["stage host-0"], before["head"])
@@ -132,13 +118,6 @@ def test_who_is_answered_when_it_ends_is_told_that_it_ends(manifest: Path) -> No
     assert not [line for line in served.err if "Traceback" in line], served.err
 
 
-def metrics(url: str) -> str:
-    import urllib.request
-
-    with urllib.request.urlopen(url + "/metrics", timeout=30) as response:
-        return str(response.read().decode())
-
-
 def test_a_killed_head_comes_back_at_the_same_address_with_the_stages_it_had(manifest: Path, text: str) -> None:
     with serving(manifest, "--port", "0") as served:
         url = served.ready()
@@ -158,9 +137,7 @@ def test_a_stage_that_stands_still_is_lost_like_a_dead_one(manifest: Path, text:
         answers: list[Any] = []
         asking = threading.Thread(target=lambda: answers.append(complete(url, PROMPT)))
         asking.start()
-        until = time.monotonic() + 60
-        while get(url, "/health")[0] == 200:
-            assert time.monotonic() < until
+        until(lambda: get(url, "/health")[0] == 503)
         assert not answers
         os.kill(pid, signal.SIGCONT)
         asking.join(60)
@@ -173,16 +150,20 @@ def test_while_a_stage_is_away_health_is_503_and_names_it(manifest: Path) -> Non
         url = served.ready()
         pid = served.children()["stage host-0"]
         os.kill(pid, signal.SIGKILL)
-        until = time.monotonic() + 10
-        while (found := get(url, "/health"))[0] == 200:
-            assert time.monotonic() < until
-        states = {node["node"]: node["state"] for node in found[1]["nodes"]}
+        found: list[tuple[int, dict[str, Any]]] = []
+
+        def away() -> bool:
+            found.append(get(url, "/health"))
+            return found[-1][0] == 503
+
+        until(away)
+        states = {node["node"]: node["state"] for node in found[-1][1]["nodes"]}
         assert states["host-0"] != "ready"
         status, body = complete(url)
         assert status in (200, 503)  # it may be back by now
         if status == 503:
             assert "host-0" in body["error"]["message"]
-        await_ready(url)
+        await_status(url, "ready")
 
 
 def copies(manifest: Path, directory: Path) -> list[Path]:
@@ -206,8 +187,7 @@ def test_copied_bundles_find_each_other_in_any_order(
 ) -> None:
     bundles = copies(manifest, tmp_path)
     with serving(bundles[order[0]], "--port", "0") as first:
-        while not first.children():
-            assert first.process.poll() is None
+        until(first.children)
         with serving(bundles[order[1]], "--port", "0") as second:
             head = (first, second)[order.index(0)]
             url = head.ready()
@@ -230,10 +210,7 @@ def test_an_init_system_hears_how_it_is(manifest: Path, tmp_path: Path) -> None:
         told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "600000"}
         with serving(manifest, "--port", "0", **told) as served:
             url = served.ready()
-            until = time.monotonic() + 60
-            while f"STATUS=ready: {url}" not in heard:
-                assert time.monotonic() < until, heard
-                time.sleep(0.01)
+            until(lambda: f"STATUS=ready: {url}" in heard)
             assert served.end(signal.SIGTERM) == 0
         init.join(60)
     assert heard.count("READY=1") == 1
@@ -252,8 +229,7 @@ def test_ctrl_c_and_sigterm_leave_nothing(manifest: Path) -> None:
 
 def test_ctrl_c_while_loading_leaves_nothing(manifest: Path) -> None:
     served = Served(manifest, "--port", "0")
-    while not served.children():
-        assert served.process.poll() is None
+    until(served.children)
     assert served.end() == 0
     assert not [line for line in served.err if "Traceback" in line], served.err
 
@@ -264,7 +240,7 @@ def test_when_it_is_killed_its_children_end_too(manifest: Path) -> None:
     watched = [os.pidfd_open(pid) for pid in served.children().values()]
     assert len(watched) == 3
     served.process.kill()
-    assert all(has_ended(pidfd, 10.0) for pidfd in watched)
+    assert all(has_ended(pidfd) for pidfd in watched)
     served.end()
 
 

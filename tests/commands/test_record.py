@@ -15,10 +15,10 @@ from ruvrun.bundle import load_spec
 from ruvrun.elements import Array
 from ruvrun.manifest import load_manifest
 from ruvrun.npz import read_npz, write_npz
+from tests.commands.served import Served, command, serving
 from tests.compiler.builds import build
 from tests.graphs import make_model, tensor, weight
 from tests.models import write_tiny_gguf
-from tests.system.served import Served, command, serving
 
 
 @pytest.fixture(scope="module", params=["decoder", "graph"])

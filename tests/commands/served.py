@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -71,7 +72,7 @@ class Served:
             os.killpg(self.process.pid, number)
         code = self.process.wait(10.0)
         for pidfd in watched:
-            assert has_ended(pidfd, 10.0), "a child is left behind"
+            assert has_ended(pidfd), "a child is left behind"
         for reader in self._readers:
             reader.join(WAIT)
         return code
@@ -87,9 +88,9 @@ def serving(manifest: Path, *words: str, **env: str) -> Iterator[Served]:
         served.end()
 
 
-def has_ended(pidfd: int, seconds: float) -> bool:
+def has_ended(pidfd: int) -> bool:
     """Wait for a process's end, whoever its parent is."""
-    ready, _, _ = select.select([pidfd], [], [], seconds)
+    ready, _, _ = select.select([pidfd], [], [], WAIT)
     os.close(pidfd)
     return bool(ready)
 
@@ -101,6 +102,30 @@ def get(url: str, path: str) -> tuple[int, dict[str, Any]]:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
+
+
+def metric(url: str, name: str) -> int:
+    """A number that the head counts, by its name without ``ruvrun_``."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=WAIT) as response:
+        lines = response.read().decode().splitlines()
+    return int(float(next(line.split()[-1] for line in lines if line.startswith(f"ruvrun_{name} "))))
+
+
+def until(what: Callable[[], object]) -> None:
+    """Ask again until it is so; what never comes to be fails here."""
+    end = time.monotonic() + WAIT
+    while not what():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.01)
+
+
+def await_status(url: str, wanted: str) -> tuple[int, dict[str, Any]]:
+    """What /health says once it says ``wanted``; a service that never gets there fails by this deadline."""
+    end = time.monotonic() + WAIT
+    while (answer := get(url, "/health"))[1]["status"] != wanted:
+        assert time.monotonic() < end, answer
+        time.sleep(0.05)
+    return answer
 
 
 def post(url: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -118,6 +143,12 @@ def complete(url: str, prompt: str = "the and of to", max_tokens: int = 24, **mo
     model = get(url, "/v1/models")[1]["data"][0]["id"]
     body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
     return post(url, "/v1/completions", body)
+
+
+def said(answer: tuple[int, dict[str, Any]]) -> str:
+    """The text of an answer that is one."""
+    assert answer[0] == 200, answer
+    return str(answer[1]["choices"][0]["text"])
 
 
 def command(name: str, *words: object) -> subprocess.CompletedProcess[str]:

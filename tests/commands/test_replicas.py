@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from ruvrun.machine import allowed
 from ruvrun.manifest import Space, load_manifest
 from ruvrun.pipeline import open_local
 from ruvrun.tokenizer import Tokenizer
+from tests.commands.served import WAIT, await_status, command, complete, get, metric, serving, until
 from tests.models import write_tiny_gguf
-from tests.system.served import WAIT, command, complete, get, serving
 
 PROMPT = "the and of to"
 
@@ -49,15 +48,6 @@ def text(manifest: Path) -> str:
     request = Request(1, tuple(tokenizer.encode(PROMPT)), 24, Sampling(0.0, 1.0, 0), frozenset(found.program.eos))
     tokens = open_local(manifest).generate([request])[1]
     return tokenizer.decode([token for token in tokens if token not in found.program.eos])
-
-
-def await_status(url: str, wanted: str) -> tuple[int, dict[str, Any]]:
-    """Ask until /health says so; a service that never gets there fails by this deadline."""
-    until = time.monotonic() + WAIT
-    while (answer := get(url, "/health"))[1]["status"] != wanted:
-        assert time.monotonic() < until, answer
-        threading.Event().wait(0.05)
-    return answer
 
 
 def crowd(url: str, count: int) -> list[tuple[int, dict[str, Any]]]:
@@ -92,8 +82,7 @@ def test_served_as_one_and_on_when_one_half_dies(manifest: Path, text: str) -> N
         asking = [threading.Thread(target=lambda: held.append(complete(url, PROMPT))) for _ in range(2)]
         for thread in asking:
             thread.start()
-        while _held(url) < 2:
-            pass
+        until(lambda: metric(url, "requests_running") == 2)
         stage = manifest.parent / f"bundles/{dying}/stage.onnx"
         stage.rename(stage.with_suffix(".away"))  # it is started again, and shall fail until we have seen what we want
         os.kill(children[f"stage {dying}"], signal.SIGKILL)
@@ -115,15 +104,6 @@ def test_served_as_one_and_on_when_one_half_dies(manifest: Path, text: str) -> N
         stage.with_suffix(".away").rename(stage)
         assert await_status(url, "ready")[0] == 200, "it is started again"
         assert [answer[1]["choices"][0]["text"] for answer in crowd(url, 4)] == [text] * 4
-
-
-def _held(url: str) -> int:
-    """Requests in the head, by its own count."""
-    import urllib.request
-
-    with urllib.request.urlopen(url + "/metrics", timeout=WAIT) as response:
-        lines = response.read().decode().splitlines()
-    return int(float(next(line.split()[-1] for line in lines if line.startswith("ruvrun_requests_running "))))
 
 
 def test_bench_run_and_doctor_take_all_of_it(tmp_path: Path, manifest: Path) -> None:

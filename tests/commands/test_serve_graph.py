@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +15,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.commands.served import WAIT, Served, command, get, metric, post, serving, until
 from tests.graphs import Array, assert_equal, make_model, run_original, tensor, weight
-from tests.system.served import WAIT, Served, command, get, post, serving
 
 CALLERS = 6
 
@@ -93,9 +91,7 @@ def test_calls_in_flight_fill_the_pipeline_and_are_the_uncut_models(
         os.kill(stopped, signal.SIGSTOP)
         try:
             answers = [pool.submit(infer, service.url, arrays) for arrays in asked]
-            until = time.monotonic() + WAIT
-            while (seen := in_flight(service.url)) != (4, CALLERS - 4):
-                assert time.monotonic() < until, seen
+            until(lambda: in_flight(service.url) == (4, CALLERS - 4))
             assert not any(answer.done() for answer in answers)
         finally:
             os.kill(stopped, signal.SIGCONT)
@@ -106,9 +102,7 @@ def test_calls_in_flight_fill_the_pipeline_and_are_the_uncut_models(
 
 def in_flight(url: str) -> tuple[int, int]:
     """Calls in the ring, and calls that wait for their turn."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=WAIT) as response:
-        found = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines() if line[0] != "#")
-    return int(found["ruvrun_requests_running"]), int(found["ruvrun_requests_waiting"])
+    return metric(url, "requests_running"), metric(url, "requests_waiting")
 
 
 def test_wrong_inputs_end_one_call_and_no_other(service: Served) -> None:
@@ -137,9 +131,7 @@ def test_a_lost_stage_costs_the_calls_a_pause(service: Served, built: tuple[Path
     with ThreadPoolExecutor(1) as pool:
         os.kill(lost, signal.SIGSTOP)
         answer = pool.submit(infer, service.url, arrays)
-        until = time.monotonic() + WAIT
-        while in_flight(service.url) != (1, 0):
-            assert time.monotonic() < until
+        until(lambda: in_flight(service.url) == (1, 0))
         os.kill(lost, signal.SIGKILL)
         assert_equal(answer.result(WAIT), run_original(built[1], arrays))
     assert service.children()["stage host-1"] != lost
