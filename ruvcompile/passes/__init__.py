@@ -2,6 +2,12 @@
 
 A pass is a verb without options and without memory; what it may take for granted is what the passes before it
 have established, which their docstrings state as numbered rules.
+
+What has options is called by whoever knows them: ``quantise`` (``front``), ``extract`` (``lower``), ``reduced``
+(``measure``). What is left answers questions about a graph that several of them ask: ``scope`` what a node reads,
+``infer`` what a value is, ``state`` whether this is a decoder, ``groups`` and ``units`` what is moved as a whole,
+``cuts`` and ``pieces`` where that may be cut and what the pieces are, ``copies`` what is an input again, ``chance``
+what is left to chance.
 """
 
 from __future__ import annotations
