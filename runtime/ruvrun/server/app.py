@@ -48,8 +48,7 @@ def build_app(
         context: tokens of prompt and answer together.
         limits: how many requests for text may wait, and how long they may take.
     """
-    meters, name, since = Meters(), manifest.program.name, int(time.time())
-    entry = {"id": name, "object": "model", "created": since, "owned_by": "ruvrun", "max_model_len": context}
+    meters = Meters()
 
     async def health(_: HttpRequest) -> Response:
         body = driver.health()
@@ -58,33 +57,9 @@ def build_app(
     async def metrics(_: HttpRequest) -> Response:
         return Response(meters.render(driver), media_type=CONTENT_TYPE)
 
-    async def models(_: HttpRequest) -> Response:
-        return json_response({"object": "list", "data": [entry]})
-
-    async def model(http: HttpRequest) -> Response:
-        if http.path_params["name"] != name:
-            raise no_model(http.path_params["name"], name)
-        return json_response(entry)
-
-    async def elsewhere(_: HttpRequest) -> Response:
-        raise ApiError(
-            404,
-            f"{name} is a graph: it takes tensors, not text. POST them to /v2/models/{name}/infer, "
-            "or use `ruvrun run --input`.",
-            code="not_a_decoder",
-        )
-
-    async def no_tensors(_: HttpRequest) -> Response:
-        raise ApiError(
-            404,
-            f"{name} is a decoder: it takes text, not tensors. POST it to /v1/chat/completions or /v1/completions.",
-            code="not_a_graph",
-        )
-
     routes = [Route("/health", health), Route("/metrics", metrics), *health_routes(driver)]
     if tokenizer is None:
-        routes += graph_routes(driver, manifest, meters)
-        routes.append(Route("/v1/{path:path}", elsewhere, methods=["GET", "POST"]))
+        routes += [*graph_routes(driver, manifest, meters), _no_text(manifest.program.name)]
     else:
         shared: dict[str, Any] = {
             "driver": driver,
@@ -99,16 +74,56 @@ def build_app(
         routes += [
             Route("/v1/chat/completions", Answer(parse_chat, **shared), methods=["POST"]),
             Route("/v1/completions", Answer(parse_completion, **shared), methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", model),
-            Route("/v2", no_tensors),
-            Route("/v2/{path:path}", no_tensors, methods=["GET", "POST"]),
+            *_model_routes(manifest.program.name, context),
+            *_no_tensors(manifest.program.name),
         ]
     return Starlette(
         routes=routes,
         middleware=[Middleware(Keys, keys=api_keys)],
         exception_handlers={ApiError: _refused, HTTPException: _no_route, Exception: _our_bug},
     )
+
+
+def _model_routes(name: str, context: int) -> list[Route]:
+    """What OpenAI's API says of models: there is one."""
+    entry = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "ruvrun", "max_model_len": context}
+
+    async def models(_: HttpRequest) -> Response:
+        return json_response({"object": "list", "data": [entry]})
+
+    async def model(http: HttpRequest) -> Response:
+        if http.path_params["name"] != name:
+            raise no_model(http.path_params["name"], name)
+        return json_response(entry)
+
+    return [Route("/v1/models", models), Route("/v1/models/{name:path}", model)]
+
+
+def _no_text(name: str) -> Route:
+    """Where text would go, of a graph."""
+
+    async def elsewhere(_: HttpRequest) -> Response:
+        raise ApiError(
+            404,
+            f"{name} is a graph: it takes tensors, not text. POST them to /v2/models/{name}/infer, "
+            "or use `ruvrun run --input`.",
+            code="not_a_decoder",
+        )
+
+    return Route("/v1/{path:path}", elsewhere, methods=["GET", "POST"])
+
+
+def _no_tensors(name: str) -> list[Route]:
+    """Where tensors would go, of a decoder."""
+
+    async def elsewhere(_: HttpRequest) -> Response:
+        raise ApiError(
+            404,
+            f"{name} is a decoder: it takes text, not tensors. POST it to /v1/chat/completions or /v1/completions.",
+            code="not_a_graph",
+        )
+
+    return [Route("/v2", elsewhere), Route("/v2/{path:path}", elsewhere, methods=["GET", "POST"])]
 
 
 async def _refused(http: HttpRequest, error: Exception) -> Response:
