@@ -17,7 +17,7 @@ Nothing is loaded before every byte of it is checked, and nothing that its list 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -202,6 +202,22 @@ def find_bundles(manifest_path: Path, manifest: Manifest) -> dict[str, Path]:
         candidate = directory / BUNDLES / node.name
         if (candidate / MANIFEST).is_file():
             found[node.name] = candidate
+    return found
+
+
+def require_bundles(manifest_path: Path, manifest: Manifest, nodes: Iterable[str]) -> dict[str, Path]:
+    """As ``find_bundles``, where those of ``nodes`` are needed here.
+
+    Raises:
+        InputError: one of them is not beside the manifest.
+    """
+    found = find_bundles(manifest_path, manifest)
+    if missing := sorted(set(nodes) - found.keys()):
+        raise InputError(
+            "bundle-missing",
+            f"no bundle of {', '.join(missing)} beside {manifest_path}",
+            hint=f"give the manifest of the whole build, with {BUNDLES}/ beside it",
+        )
     return found
 
 

@@ -84,9 +84,7 @@ def place(path: Path, node: str | None = None) -> Placement:
     manifest = load_manifest(path)
     nodes = read_nodes(path)
     found = find_bundles(path, manifest)
-    if node is not None and node not in {entry.name for entry in manifest.node}:
-        names = [entry.name for entry in manifest.node]
-        raise UsageError("node-unknown", f"this manifest has no node {node!r}", hint=did_you_mean(node, names))
+    require_node(manifest, node)
     if not found or (node is not None and node not in found):
         raise InputError(
             "bundle-missing",
@@ -126,6 +124,13 @@ def place(path: Path, node: str | None = None) -> Placement:
     return Placement(
         path, manifest, {name: found[name]}, _anywhere(manifest) if alone else endpoints(manifest, nodes), alone
     )
+
+
+def require_node(manifest: Manifest, name: str | None) -> None:
+    """Refuse a name that no node of the manifest has, as a usage error; None is no name."""
+    known = [entry.name for entry in manifest.node]
+    if name is not None and name not in known:
+        raise UsageError("node-unknown", f"this manifest has no node {name!r}", hint=did_you_mean(name, known))
 
 
 def manifest_path(path: Path) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ruvrun import client
-from ruvrun.bundle import HEAD, StageSpec, find_bundles, load_spec
+from ruvrun.bundle import HEAD, StageSpec, load_spec, require_bundles
 from ruvrun.elements import STRING, Value, element_of, is_float, largest_difference, values_of
 from ruvrun.errors import InputError, IntegrityError, UnreachableError
 from ruvrun.executors import Array
@@ -53,15 +53,12 @@ def read_record(path: Path) -> Record:
     """
     path = manifest_path(path)
     manifest = load_manifest(path)
-    bundles = find_bundles(path, manifest)
+    bundles = require_bundles(path, manifest, [placed.node for placed in manifest.pipeline[0].stages])
     inputs: dict[str, Value] = {}
     outputs: dict[str, Value] = {}
     last: dict[str, Value] = {}
     shares: list[float] = []
     for placed in manifest.pipeline[0].stages:
-        if placed.node not in bundles:
-            hint = "give the manifest of a whole build, with bundles/ beside it"
-            raise InputError("bundle-missing", f"no bundle of {placed.node} beside {path}", hint=hint)
         spec = load_spec(bundles[placed.node])
         stored = _stored(bundles[placed.node], spec)
         last = {name.removeprefix("out."): value for name, value in stored.items() if name.startswith("out.")}

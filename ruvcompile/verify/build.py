@@ -20,7 +20,7 @@ from ruvcompile.verify.staged import LARGE_BYTES, is_bounded, is_mixed, is_round
 from ruvcompile.verify.tensors import tensors_agree
 from ruvcompile.verify.uncut import uncut
 from ruvcompile.whole import run_whole
-from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
+from ruvrun.bundle import StageSpec, require_bundles, verify_bundle
 from ruvrun.elements import Value
 from ruvrun.executors.openvino.forms import all_on_cpu
 from ruvrun.manifest import Manifest, load_manifest
@@ -107,11 +107,8 @@ def _different(manifest_path: Path, manifest: Manifest) -> list[tuple[int, list[
 
     Replicas hold the same bytes.
     """
-    bundles = find_bundles(manifest_path, manifest)
     placed = [entry for pipeline in manifest.pipeline for entry in pipeline.stages]
-    if missing := [entry.node for entry in placed if entry.node not in bundles]:
-        hint = "verify the manifest of the whole build"
-        raise InputError("bundle-missing", f"the bundle of {missing[0]} is not beside {manifest_path}", hint=hint)
+    bundles = require_bundles(manifest_path, manifest, [entry.node for entry in placed])
     checked = {entry.node: verify_bundle(bundles[entry.node], manifest, entry.stage) for entry in placed}
     first: dict[tuple[int, ...], int] = {}
     for number, pipeline in enumerate(manifest.pipeline):

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ruvrun import frames
-from ruvrun.bundle import StageSpec, find_bundles, verify_bundle
+from ruvrun.bundle import StageSpec, require_bundles, verify_bundle
 from ruvrun.elements import Value, copied
 from ruvrun.engine import Engine, Request
-from ruvrun.errors import InputError
 from ruvrun.executors import load_executor
 from ruvrun.manifest import load_manifest
 from ruvrun.pipeline.calls import refusal
@@ -114,14 +113,8 @@ def open_local(
         IntegrityError: a bundle is not what the manifest says.
     """
     manifest = load_manifest(manifest_path)
-    bundles = find_bundles(manifest_path, manifest)
     placed = manifest.pipeline[0].stages
-    if missing := [entry.node for entry in placed if entry.node not in bundles]:
-        raise InputError(
-            "bundle-missing",
-            f"the bundles of {', '.join(missing)} are not beside {manifest_path}",
-            hint="give the manifest of the whole build",
-        )
+    bundles = require_bundles(manifest_path, manifest, [entry.node for entry in placed])
     space = manifest.space
     context = context or (space.context if space else manifest.program.context)
     streams = streams or (space.streams if space else max(4, 2 * len(placed)))

@@ -9,7 +9,7 @@ from ruvrun.bundle import find_bundles
 from ruvrun.errors import InputError, UsageError, did_you_mean
 from ruvrun.manifest import MANIFEST, Manifest, load_manifest
 from ruvrun.pipeline.sockets import open_sockets
-from ruvrun.placement import Endpoint, Endpoints, endpoints, manifest_path, read_nodes
+from ruvrun.placement import Endpoint, Endpoints, endpoints, manifest_path, read_nodes, require_node
 from ruvrun.transport import Transport
 
 
@@ -44,9 +44,7 @@ def end_of(path: Path, node: str | None) -> End:
         )
     manifest = load_manifest(path)
     found = find_bundles(path, manifest)
-    known = [entry.name for entry in manifest.node]
-    if node is not None and node not in known:
-        raise UsageError("node-unknown", f"this manifest has no node {node!r}", hint=did_you_mean(node, known))
+    require_node(manifest, node)
     if node is None and len(found) > 1:
         raise UsageError(
             "node-not-said",
