@@ -6,7 +6,8 @@ defaults and errors to standard error. With ``--json`` standard output is one ob
 are answered at once.
 
 Commands are in ``build``, ``measure`` and ``look``; ``flags`` holds the options that they share, ``voice`` how they
-begin and end. What a person reads is made in ``results``, ``listing`` (of targets) and ``accelerated``.
+begin and end. What a person reads is made in ``plans``, ``results``, ``listing`` (of targets) and ``accelerated``, all
+in columns of ``table``.
 """
 
 from __future__ import annotations

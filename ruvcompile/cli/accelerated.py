@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ruvcompile.cli.results import table
+from ruvcompile.cli.table import table
 
 _NAMED = 5
 

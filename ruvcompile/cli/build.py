@@ -9,6 +9,7 @@ import click
 from ruvcompile.cli import results
 from ruvcompile.cli.accelerated import unless_parts
 from ruvcompile.cli.flags import build_options, common
+from ruvcompile.cli.plans import plan_text
 from ruvcompile.cli.voice import finish, start
 
 
@@ -49,4 +50,4 @@ def plan(**flags: Any) -> None:
     options, progress = start(flags, unsaid=("output",))
     from ruvcompile import compile as steps
 
-    finish(flags, steps.plan(options, progress), unless_parts(results.plan_text))
+    finish(flags, steps.plan(options, progress), unless_parts(plan_text))

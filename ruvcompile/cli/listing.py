@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ruvcompile.cli.results import table
+from ruvcompile.cli.table import table
 from ruvcompile.quantities import show_bytes
 from ruvcompile.targets import NATIVE, Target, requirements
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 from ruvcompile import compile as steps
-from ruvcompile.cli.results import plan_text
+from ruvcompile.cli.plans import plan_text
 from ruvcompile.errors import InputError, UsageError
 from ruvcompile.front import read_model
 from ruvcompile.lower.weights import WeightStore

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ruvcompile.cli.listing import targets_text
-from ruvcompile.cli.results import plan_text, table, verify_text
+from ruvcompile.cli.plans import plan_text
+from ruvcompile.cli.results import verify_text
+from ruvcompile.cli.table import table
 from ruvcompile.targets import load_target
 from tests.plans import PLAN
 
