@@ -29,9 +29,10 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from ruvrun.bundle import StageSpec
-from ruvrun.costs import NodeCost, Point, UnitCost
+from ruvrun.costs import UnitCost
 from ruvrun.executors import Array, back_end, load_decoder
 from ruvrun.machine import forget_peak, peak_bytes
+from ruvrun.profile.by_unit import unit_rows
 from ruvrun.profile.conditions import Conditions, Tell, clock_of, silent
 from ruvrun.profile.places import Ground, Place
 from ruvrun.profile.recorded import Measured, Recording, counted, counts, open_counted, recorded
@@ -124,7 +125,7 @@ def measure_decoder(
         runs, took = profiled[_like(place, where, spec.exported)]
         size, like = (statistics.median(sizes[each]) for each in (place, _like(place, where, spec.exported)))
         shares[place] = net(runs, size, size * statistics.median(took) / like)
-    return _rows(spec, sheet, where, shares, conditions, noise)
+    return unit_rows(spec, sheet, where, shares, conditions, noise)
 
 
 def _measured_at_once(
@@ -148,7 +149,7 @@ def _measured_at_once(
         done=lambda place: ran[place].append(counted(executor)),
     )
     shares = {place: net(ran[place], statistics.median(sizes[place])) for place in where.places}
-    return _rows(spec, sheet, where, shares, conditions, noise)
+    return unit_rows(spec, sheet, where, shares, conditions, noise)
 
 
 def _sizes(
@@ -229,62 +230,3 @@ def _like(place: Place, where: Ground, exported: bool) -> Place:
         return place._replace(rows=1) if exported else place
     shorter = [each for each in where.places if each.depth == 0 and 1 < each.tokens < place.tokens]
     return shorter[-1] if len(shorter) > 1 else place
-
-
-def _rows(
-    spec: StageSpec,
-    sheet: Sheet,
-    where: Ground,
-    shares: Mapping[Place, Mapping[Kernel, float]],
-    conditions: Conditions,
-    noise: float,
-) -> list[UnitCost]:
-    owner = {name: number for number, unit in enumerate(sheet.unit) for name in unit.nodes}
-    members: dict[str, list[int]] = defaultdict(list)
-    for number, unit in enumerate(sheet.unit):
-        members[unit.key].append(number)
-    times = {place: _by_unit(kernels, owner) for place, kernels in shares.items()}
-    found = []
-    for key, numbers in members.items():
-        unit = sheet.unit[numbers[0]]
-        ms = {place: sum(units.get(number, 0.0) for number in numbers) / len(numbers) for place, units in times.items()}
-        nodes: dict[Kernel, float] = defaultdict(float)
-        for (name, op), value in shares[where.usual].items():
-            if owner.get(name) in numbers:
-                nodes[_generic(name), op] += value / len(numbers)
-        found.append(
-            UnitCost(
-                key=key,
-                label=unit.label,
-                target=spec.target,
-                backend=spec.backend,
-                threads=conditions.threads,
-                beside=conditions.beside,
-                ms=round(ms[where.usual], 6),
-                ms_per_token=round(ms[where.chunk] / where.chunk.tokens, 6),
-                depth=where.usual.depth,
-                chunk=where.chunk.tokens,
-                spread=noise,
-                curve=[Point(ms=round(ms[p], 6), rows=p.rows, tokens=p.tokens, depth=p.depth) for p in where.places],
-                weight_bytes=unit.weight_bytes,
-                node=[NodeCost(name=name, op=op, ms=round(value, 6)) for (name, op), value in nodes.items()],
-                source=0,
-            )
-        )
-    return found
-
-
-def _by_unit(kernels: Mapping[Kernel, float], owner: Mapping[str, int]) -> dict[int, float]:
-    """Times of the kernels as times of the units; what bears no node's name belongs to the unit that ran before it."""
-    found: dict[int, float] = defaultdict(float)
-    last = 0
-    for (name, _), ms in kernels.items():
-        last = owner.get(name, last)
-        found[last] += ms
-    return found
-
-
-def _generic(name: str) -> str:
-    """A node's name without the number of its layer."""
-    first, slash, rest = name.strip("/").partition("/")
-    return f"layers.*/{rest}" if first.startswith("layers.") and slash else name.strip("/")
