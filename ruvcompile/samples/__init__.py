@@ -18,18 +18,18 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ruvcompile.errors import FitError, InputError, UsageError, did_you_mean
-from ruvcompile.passes.infer import named_dims, spelt
+from ruvcompile.errors import FitError, InputError, UsageError
+from ruvcompile.passes.infer import spelt
 from ruvcompile.samples.conventions import Guess, Port, guesses, looks_like_audio, values
 from ruvcompile.samples.given import fits, fitting, only_array, read_given, times
+from ruvcompile.samples.ports import check_names, no_tensor, port_of
 from ruvcompile.samples.state import state_pairs
 from ruvcompile.whole import open_session, run
-from ruvrun.elements import Array, Value, bits_of, carrier, element_of
+from ruvrun.elements import Array, Value
 
 _MANY = 10_000
 _MOST_TRIES = 64
 _BYTES = 12  # of a number while it is made: as float64, and as what the model takes
-_SAME_NUMBERS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand"})
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ def sample(
     """
     shapes = shapes or {}
     arrays = {} if inputs is None else read_given(inputs, [value.name or "" for value in model.graph.inputs])
-    _check_names(model, shapes, arrays, inputs)
+    check_names(model, shapes, arrays, inputs)
     sizes = _Sizes({}, {})
     ports: list[Port] = []
     others: dict[str, Value] = {}
     for value in model.graph.inputs:
         name = value.name or ""
         if not isinstance(value.type, ir.TensorType):
-            others[name] = _no_tensor(value, arrays, inputs)
+            others[name] = no_tensor(value, arrays, inputs)
             continue
-        port = _port(value, arrays.get(name), shapes.get(name))
+        port = port_of(value, arrays.get(name), shapes.get(name))
         if name in shapes:
             if not fits(port.shape, shapes[name]):
                 raise UsageError(
@@ -177,92 +177,6 @@ def _tell(port: Port, array: Array, guess: Guess, ports: list[Port], inputs: Pat
         return f"{head}, from {inputs}"
     how = values(port, guess, looks_like_audio(ports))[1]
     return f"{head} as given, {how} (default)" if sized else f"{head}, {how} (default)"
-
-
-def _check_names(
-    model: ir.Model, shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Value], inputs: Path | None
-) -> None:
-    known = [value.name or "" for value in model.graph.inputs]
-    for name in shapes:
-        if name not in known:
-            raise UsageError("shape-unknown", f"--shape: no input is called {name!r}", hint=did_you_mean(name, known))
-    for name in arrays:
-        if name not in known:
-            raise InputError("input-unknown", f"{inputs}: no input is called {name!r}", hint=did_you_mean(name, known))
-
-
-def _port(value: ir.Value, array: Array | None, shape: tuple[int, ...] | None) -> Port:
-    name = value.name or ""
-    assert isinstance(value.type, ir.TensorType)
-    if value.shape is not None:
-        dims = named_dims(name, tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape))
-    elif array is not None or shape is not None:
-        dims = named_dims(name, (None,) * (array.ndim if array is not None else len(shape or ())))
-    else:
-        raise InputError(
-            "input-shape-unknown",
-            f"the model does not say how many dimensions its input {name} has",
-            hint=f"give an array with --inputs F.npz, or sizes with --shape {name}=1x3x640x640",
-        )
-    return Port(name, value.type.dtype, dims, limit=_limit(value))
-
-
-def _no_tensor(value: ir.Value, arrays: Mapping[str, Value], inputs: Path | None) -> Value:
-    """What was given for an input that is a sequence or an optional; an optional may be left out."""
-    name = value.name or ""
-    if name in arrays:
-        given = arrays[name]
-        kind = spelt(value.type) if value.type is not None else ""
-        if isinstance(given, list) is ("seq(" not in kind):
-            what = "a sequence" if isinstance(given, list) else "an array"
-            raise InputError(
-                "input-type-wrong",
-                f"{inputs}: {name} is {what}, the model takes {kind}",
-                hint=f"a sequence is the arrays {name}[0], {name}[1] and so on",
-            )
-        items = given if isinstance(given, list) else [given]
-        plain = [bits_of(each, element_of(kind)) for each in items]
-        if wrong := [each.dtype for each in plain if each.dtype != carrier(element_of(kind))]:
-            raise InputError(
-                "input-type-wrong",
-                f"{inputs}: {name} has {wrong[0]}, the model takes {kind}",
-                hint=f"convert it with .astype('{carrier(element_of(kind))}')",
-            )
-        return plain if isinstance(given, list) else plain[0]
-    if isinstance(value.type, ir.OptionalType):
-        return None
-    raise InputError(
-        "input-needed",
-        f"the model's input {name} is no tensor, and there is no choice to make for such",
-        hint=f"give it with --inputs F.npz; a sequence is the arrays {name}[0], {name}[1] and so on",
-    )
-
-
-def _limit(value: ir.Value) -> int:
-    """The number of rows of the smallest table that ``value`` looks up, directly or in another form; 0 for none."""
-    sizes: list[int] = []
-    waiting, seen = [value], {value}
-    while waiting:
-        for use in waiting.pop().uses():
-            node = use.node
-            if node.op_type in _SAME_NUMBERS and use.idx == 0 and (made := node.outputs[0]) not in seen:
-                seen.add(made)
-                waiting.append(made)
-            lookup = node.op_type in ("Gather", "GatherBlockQuantized") and use.idx == 1
-            table = node.inputs[0] if lookup else None
-            axis = node.attributes.get_int("axis" if node.op_type == "Gather" else "gather_axis", 0)
-            rows = _rows(table) if table is not None and axis == 0 else 0
-            sizes += [rows] if rows else []
-    return min(sizes, default=0)
-
-
-def _rows(table: ir.Value) -> int:
-    """The number of rows of a weight, as it is or dequantised or cast; 0 for what is no weight."""
-    maker = table.producer()
-    if maker is not None and maker.op_type in ("Cast", "DequantizeLinear", "Identity") and maker.inputs[0] is not None:
-        table = maker.inputs[0]
-    tensor = table.const_value
-    return int(tensor.shape.numpy()[0]) if tensor is not None and tensor.shape.rank() else 0
 
 
 __all__ = ["Samples", "sample"]
