@@ -193,9 +193,7 @@ def _bits(weight: ir.Value | None, quant: str, wide: int) -> int:
     if quant in ("int4", "int8"):
         return int(quant[3:])
     if quant != "auto":
-        raise InputError(
-            "quant-not-made", f"this version does not quantise to {quant}", hint="auto, none, int8 or int4"
-        )
+        raise InputError("quant-not-made", f"nothing is quantised to {quant} here", hint="auto, none, int8 or int4")
     held = int(weight.metadata_props.get(BITS, "32"))
     return wide if held > 8 else 8 if held > 4 else 4
 

@@ -82,4 +82,6 @@ def test_an_error_has_the_form_of_all(each: Raised) -> None:
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", ref) for ref in each.refs), "words with dashes"
     assert not any(message.endswith((".", "!")) for message in each.messages), "a sentence without a full stop"
     assert None not in each.hints or set(each.refs) <= WITHOUT_HINT, "say what to do"
-    assert not any(hint is not None and hint.endswith((".", "?")) for hint in each.hints), "a hint is not a question"
+    assert not any(re.search(r"\?$|[^.]\.$", hint or "") for hint in each.hints), (
+        "a hint is no question, and no sentence"
+    )
