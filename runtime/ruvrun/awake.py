@@ -14,51 +14,47 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 PM_QOS = Path("/dev/cpu_dma_latency")
 LINGER = 1.0
+"""Seconds without a step, after which it may rest."""
 
 
 class Awake:
-    """A wish to the kernel, made by ``work`` and withdrawn by ``rest`` once ``LINGER`` seconds passed without work.
+    """A wish to the kernel, made by ``work`` and withdrawn by ``rest``.
 
     Args:
-        clock: seconds, monotonic.
         path: the kernel's interface.
+
+    Attributes:
+        held: whether the wish stands, so that ``rest`` has to be called some time.
+        due: whether it would be made by ``work``; plain values, as every step asks for them.
     """
 
-    def __init__(self, clock: Callable[[], float], path: Path = PM_QOS) -> None:
-        self._clock = clock
-        self._path: Path | None = path
-        self._file: int | None = None
-        self._last = 0.0
-
-    @property
-    def held(self) -> bool:
-        """Whether the wish stands, so that ``rest`` has to be called some time."""
-        return self._file is not None
+    def __init__(self, path: Path = PM_QOS) -> None:
+        self.held = False
+        self.due = True
+        self._path = path
+        self._file = -1
 
     def work(self) -> None:
         """There is work: stay awake."""
-        self._last = self._clock()
-        if self._file is not None or self._path is None:
+        if not self.due:
             return
+        self.due = False
         try:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-            os.write(self._file, struct.pack("i", 0))
         except OSError:
-            self._path = None  # not ours to ask; it will not change while this process lives
-            self.close()
+            return  # not ours to ask; it will not change while this process lives
+        try:
+            os.write(self._file, struct.pack("i", 0))
+            self.held = True
+        except OSError:
+            os.close(self._file)
 
     def rest(self) -> None:
-        """Nothing came for a while."""
-        if self._clock() - self._last >= LINGER:
-            self.close()
-
-    def close(self) -> None:
-        """Withdraw the wish; the kernel does the same when the process ends."""
-        if self._file is not None:
+        """Nothing came for a while, or will: withdraw the wish, as the kernel does when a process ends."""
+        if self.held:
             os.close(self._file)
-            self._file = None
+            self.held, self.due = False, True

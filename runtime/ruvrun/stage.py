@@ -25,7 +25,7 @@ import ruvrun
 from ruvrun.awake import LINGER, Awake
 from ruvrun.bundle import requires
 from ruvrun.errors import RuvError
-from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State
+from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State, Step
 from ruvrun.machine import peak_bytes
 from ruvrun.manifest import LOCAL, Manifest
 from ruvrun.pipeline.health import READY
@@ -142,7 +142,7 @@ class Stage:
             clock=clock,
         )
         self._load, self._say, self._clock = load, say, clock
-        self._awake = Awake(clock)
+        self._awake = Awake()
         self._worker: Worker | None = None
         self._failure: BaseException | None = None
         self._state = State(node, "loading", "")
@@ -159,14 +159,14 @@ class Stage:
         Raises:
             RuvError: what ``load`` raised, or the port is taken.
         """
-        grace = 0.0
+        grace, awake = 0.0, self._awake
         try:
             self._links.open()
             threading.Thread(target=self._load_aside, name="load", daemon=True).start()
             while stop is None or not stop.is_set():
-                came = self._links.poll(self._timeout(stop))
-                if not came and self._awake.held:
-                    self._awake.rest()
+                came = self._links.poll(LINGER if stop is None and awake.held else self._timeout(stop))
+                if not came:
+                    awake.rest()
                 for happened in came:
                     if isinstance(happened, Received):
                         self._receive(happened)
@@ -180,7 +180,7 @@ class Stage:
             grace = _LAST_WORDS
             raise
         finally:
-            self._awake.close()
+            awake.rest()
             self._links.close(grace)
 
     def _load_aside(self) -> None:
@@ -193,10 +193,11 @@ class Stage:
 
     def _receive(self, received: Received) -> None:
         message = received.message
-        if isinstance(message, Ring):
+        if isinstance(message, Step) or isinstance(message, Ring):  # noqa: SIM101 - a step is known at once
             if received.peer.link == self._before_link:
                 self._epoch = message.epoch
-                self._awake.work()
+                if self._awake.due:
+                    self._awake.work()
                 self.turn += 1
                 self._work(message, received.tensors)
                 self.turn += 1
@@ -286,8 +287,6 @@ class Stage:
     def _timeout(self, stop: threading.Event | None) -> float | None:
         if stop is not None:
             return _GLANCE
-        if self._awake.held:
-            return LINGER
         return None if self._state.state in (READY, "loading") else 1.0
 
     def _count(self, reset: bool) -> Counters:

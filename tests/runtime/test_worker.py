@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,7 +13,7 @@ from ruvrun.bundle import StageSpec
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array
 from ruvrun.manifest import Tensor
-from ruvrun.pipeline.meter import Meter
+from ruvrun.pipeline.meter import SAMPLED, Meter
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.fakes import FakeDecoder, fake_spec, greedy, logits_of, mix
 
@@ -174,11 +175,11 @@ def test_the_meter_counts_steps_and_the_time_between_them() -> None:
 
 
 def test_the_meter_tells_what_the_thread_worked_from_what_it_waited_for_its_core() -> None:
-    clock, own = iter([1.0, 4.0, 5.0, 9.0]), iter([0.5, 1.5, 1.75, 3.75])
+    clock, own = itertools.chain([1.0, 4.0], *[[5.0, 9.0]] * SAMPLED), iter([0.5, 1.5, 1.75, 3.75])
     meter = Meter(lambda: next(clock), lambda: next(own))
-    for _ in range(2):
+    for _ in range(SAMPLED + 1):
         meter.done(meter.start())
-    assert (meter.step_ms, meter.own_ms) == (3500.0, 1500.0)
+    assert (meter.step_ms, meter.own_ms) == (4000.0, 1500.0), "of the first step, and the one that is asked next"
     meter.reset()
     assert meter.own_ms == 0.0
 

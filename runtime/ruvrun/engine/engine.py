@@ -179,12 +179,14 @@ class Engine:
         for sequence in flight.known:
             sequence.due, sequence.since = False, self._events
         returned = []
+        running, context, now = self._roster.running, self.context, self._events
         for sequence, (name, (token,)) in zip(flight.due, message.tokens, strict=True):
-            if self._roster.running.get(name) is not sequence:
+            if running.get(name) is not sequence:
                 continue  # cancelled or put back while the step was on its way
-            sequence.since = self._events
-            returned.append(sequence.accept(token, self.context, scores.get(name)))
-            if returned[-1].finish:
+            sequence.since = now
+            accepted = sequence.accept(token, context, scores.get(name) if scores else None)
+            returned.append(accepted)
+            if accepted.finish is not None:
                 self._end(sequence)
         if self._roster.line:
             self._roster.admit()
@@ -222,10 +224,11 @@ class Engine:
         for part in parts:
             sequence, sent = part.sequence, part.sequence.sent
             given, sequence.blocks = sequence.blocks, ()
-            spans.append(frames.SeqStep(sequence.request.id, sequence.slot, sent, part.count, part.rows, given))
-            ids += sequence.tokens[sent : sent + part.count]
-            sequence.sent = sent = sent + part.count
-            if part.rows:
+            count, rows = part.count, part.rows
+            spans.append(frames.SeqStep(sequence.name, sequence.slot, sent, count, rows, given))
+            ids += sequence.tokens[sent : sent + count]
+            sequence.sent = sent = sent + count
+            if rows:
                 due.append(sequence)
                 sequence.due = True
             elif decode:
@@ -242,7 +245,7 @@ class Engine:
         number = self._numbered
         self._numbered = number + 1
         self._flights.append(Flight(number, tuple(due), decode, tuple(known)))
-        step = frames.Step(self.epoch, number, tuple(spans)), {"input_ids": np.array(ids, np.int64)}
+        step = frames.Step(self.epoch, number, tuple(spans)), {"input_ids": np.fromiter(ids, np.int64, len(ids))}
         if not self._outbox:
             return step
         self._outbox.append(step)

@@ -26,16 +26,16 @@ def check_result(message: frames.Sampled, epoch: int, flight: Flight | None) -> 
     Raises:
         IntegrityError: it is the result of another step, or names other sequences than the step did.
     """
-    if flight is None or (message.epoch, message.step) != (epoch, flight.step):
+    if flight is None or message.step != flight.step or message.epoch != epoch:
         raise _not_expected(message, f"{epoch}/{flight.step}" if flight else "none")
     due = flight.due
-    scores = {name: each[0] for name, each in message.scores if len(each) == 1}
+    scores = {name: each[0] for name, each in message.scores if len(each) == 1} if message.scores else {}
     fits = len(message.tokens) == len(due)
     for sequence, (name, tokens) in zip(due, message.tokens, strict=False):
-        fits = fits and name == sequence.request.id and len(tokens) == 1 and tokens[0] >= 0
-        fits = fits and (name in scores) == (sequence.request.sampling.logprobs >= 0)
+        if name != sequence.name or len(tokens) != 1 or tokens[0] < 0 or (name in scores) is not sequence.scored:
+            fits = False
     if not fits:
-        raise _not_expected(message, f"one token for each of {[sequence.request.id for sequence in due]}")
+        raise _not_expected(message, f"one token for each of {[sequence.name for sequence in due]}")
     return scores
 
 

@@ -78,6 +78,9 @@ class Sequence:
     ``passed``, how often others passed it while it waited.
 
     Where space is in blocks, it has ``room`` for so many positions, and was given ``blocks`` that stages do not know.
+
+    What every step needs of the request is held here, too: its id as ``name``, ``eos``, with how many tokens it is at
+    its ``longest``, and whether they are ``scored``. A step finds caches cold, and each object it touches costs.
     """
 
     request: Request
@@ -93,8 +96,15 @@ class Sequence:
     passed: int = 0
     room: int = 0
     blocks: tuple[int, ...] = ()
+    name: int = field(init=False)
+    eos: frozenset[int] = field(init=False)
+    longest: int = field(init=False)
+    scored: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        request = self.request
+        self.name, self.eos, self.scored = request.id, request.eos, request.sampling.logprobs >= 0
+        self.longest = len(request.prompt) + request.max_tokens
         if not self.tokens:
             self.tokens = list(self.request.prompt)
 
@@ -117,15 +127,15 @@ class Sequence:
         assert self.due, "a token came that was not due"
         self.due = False
         self.decoding = True
-        request, tokens = self.request, self.tokens
+        tokens = self.tokens
         tokens.append(token)
         have = len(tokens)
         finish: Finish | None = None
-        if token in request.eos:
+        if token in self.eos:
             finish = "stop"
-        elif have >= context or have - len(request.prompt) >= request.max_tokens:
+        elif have >= context or have >= self.longest:
             finish = "length"
-        return Token(request.id, token, finish, scores)
+        return Token(self.name, token, finish, scores)
 
 
 def check_request(request: Request, context: int) -> None:

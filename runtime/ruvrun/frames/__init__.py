@@ -29,12 +29,14 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from ruvrun.elements import Array as Array
 from ruvrun.elements import Value
-from ruvrun.frames.values import SEQUENCE, describe, length, view
+from ruvrun.frames.values import CODES, SEQUENCE, describe, length, view
 from ruvrun.frames.values import Buffer as Buffer
 from ruvrun.frames.values import FrameError as FrameError
+from ruvrun.frames.values import size as size
 
 LARGEST_HEADER = 1 << 20
 LARGEST_INSIDE = 76 << 10  # of all tensors in a header together, however many cross a cut
@@ -234,10 +236,14 @@ def encode(message: Message, tensors: Mapping[str, Value] = NO_TENSORS) -> list[
     """
     if not tensors:
         return [_encoder.encode((message, ()))]
-    described = []
+    described: list[tuple[str, str, tuple[int, ...], bytes | None]] = []
     room = LARGEST_INSIDE
     parts: list[Buffer] = [b""]
     for name, value in tensors.items():
+        if isinstance(value, np.ndarray) and (code := CODES.get(value.dtype)) and value.nbytes <= room:  # as usual
+            described.append((name, code, value.shape, value.tobytes()))
+            room -= value.nbytes
+            continue
         for entry, code, shape, data in describe(name, value):
             inside = data.nbytes <= room
             described.append((entry, code, shape, data.tobytes() if inside else None))
@@ -263,12 +269,13 @@ def decode(parts: Sequence[Buffer]) -> tuple[Message, dict[str, Value]]:
         header = _decoder.decode(parts[0])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"a header that cannot be read: {error}") from None
-    told = sum(entry[3] is None for entry in header.tensors)
+    tensors: dict[str, Value] = {}
+    if not header.tensors and len(parts) == 1:
+        return header.message, tensors
+    told = [entry[3] for entry in header.tensors].count(None)
     if told != len(parts) - 1:
         raise FrameError(f"{len(parts) - 1} tensors came where the header tells of {told}")
-    rest = iter(parts)
-    next(rest)
-    tensors: dict[str, Value] = {}
+    rest = iter(parts[1:])
     sequence: list[Value] = []
     missing = 0
     for name, code, shape, inside in header.tensors:
@@ -287,11 +294,3 @@ def decode(parts: Sequence[Buffer]) -> tuple[Message, dict[str, Value]]:
     if missing:
         raise FrameError(f"a sequence that lacks {missing} of its tensors")
     return header.message, tensors
-
-
-def size(parts: Sequence[Buffer]) -> int:
-    """Bytes of all parts."""
-    total = 0
-    for part in parts:
-        total += part.nbytes if isinstance(part, memoryview) else len(part)
-    return total

@@ -15,7 +15,7 @@ there and never against hope: an array is a view or it is refused, so that a cla
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -28,8 +28,11 @@ Buffer = bytes | bytearray | memoryview
 
 TEXTS, SEQUENCE, ABSENT = "str", "seq", "none"
 _MOST_AXES = 16
-_CODES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
-_DTYPES = {code: np.dtype(code) for code in _CODES}
+_TYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
+_DTYPES = {code: np.dtype(code) for code in _TYPES}
+CODES = {dtype: code for code, dtype in _DTYPES.items()}
+"""The codes of tensors of numbers, by their types as they travel."""
+
 _NOTHING: Array = np.empty(0, np.uint8)
 _to_texts = msgspec.msgpack.Decoder(list[str])
 _of_texts = msgspec.msgpack.Encoder()
@@ -95,6 +98,14 @@ def length(name: str, shape: tuple[int, ...], data: Buffer) -> int:
     if len(shape) != 1 or len(data):
         raise FrameError(f"sequence {_shown(name)} with {len(shape)} axes and {len(data)} bytes")
     return shape[0]
+
+
+def size(parts: Sequence[Buffer]) -> int:
+    """Bytes of all parts."""
+    total = 0
+    for part in parts:
+        total += part.nbytes if isinstance(part, memoryview) else len(part)
+    return total
 
 
 def _texts(name: str, shape: tuple[int, ...], data: Buffer) -> Array:

@@ -152,9 +152,9 @@ class Links:
         """Send over our link to ``node``; False where it cannot go now."""
         link = self._outgoing[node]
         session = link.session
-        if session.phase is not Phase.OPEN:
-            return False
-        if type(message) not in session.sends:
+        if type(message) not in session.sends:  # nothing is, while it is not open
+            if session.phase is not Phase.OPEN:
+                return False
             session.sending(message)
         parts = frames.encode(message, tensors)
         self.sent_bytes += len(parts[0]) if len(parts) == 1 else frames.size(parts)

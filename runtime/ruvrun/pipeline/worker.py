@@ -18,7 +18,8 @@ reason, the rest of its epoch is dropped too: the key/value space is not what th
 
 A step passes here with its caches cold: the weights that were just read have driven everything else out, and then it is
 not the instructions that cost but every function and object that is touched. So the way of a step is a few functions
-with plain loops.
+with plain loops, and what there is to do for its sequences is done before the back end runs, where some of it is still
+warm: behind it, where everything is cold, come the logits alone.
 
 Where space is in blocks, a sequence has those that the messages brought, and no others are read or written for it.
 
@@ -38,10 +39,10 @@ import numpy as np
 
 from ruvrun import frames
 from ruvrun.bundle import StageSpec
-from ruvrun.engine.sampling import Sampler, pick, score
+from ruvrun.engine.sampling import Room, Sampler
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, CopyingExecutor, DecoderExecutor, GraphExecutor, Span
-from ruvrun.manifest import Tensor
+from ruvrun.pipeline.asked import Asked
 from ruvrun.pipeline.calls import too_large
 from ruvrun.pipeline.granted import Granted, fault
 from ruvrun.pipeline.halves import narrowed, widened
@@ -50,7 +51,6 @@ from ruvrun.pipeline.meter import Meter
 Result = tuple[frames.Message, dict[str, Array]]
 Tensors = Mapping[str, Array]
 LOGITS = "logits"
-_COMPUTED = (frames.Step, frames.Run)
 _MOST_SAID = 1000
 
 
@@ -91,6 +91,8 @@ class Worker:
         self.granted = Granted(executor)
         self._wide = [tensor for tensor in spec.inputs if tensor.wire]
         self._narrow = [tensor for tensor in spec.outputs if tensor.wire]
+        self._packed = [(each.name, np.dtype(each.wire or each.dtype), tuple(each.shape[1:])) for each in spec.inputs]
+        self._room = Room()
         self._open: dict[int, _Opened] = {}
         # How many positions of a slot were computed for a sequence that is closed.
         self._left: dict[int, int] = {}
@@ -107,7 +109,7 @@ class Worker:
             IntegrityError: the message does not fit what came before, or what this stage is.
             Exception: whatever the executor raises. After any of these the rest of the epoch is dropped.
         """
-        if not isinstance(message, frames.Ring):
+        if not isinstance(message, frames.Step) and not isinstance(message, frames.Ring):
             raise fault(f"a {type(message).__name__} is no ring message")
         if message.epoch != self._epoch:
             if message.epoch < self._epoch:
@@ -119,13 +121,16 @@ class Worker:
             if message.step != self._next:
                 raise fault(f"step {message.step} of epoch {message.epoch} came where {self._next} was due")
             self._next += 1
-            if isinstance(message, _COMPUTED):
+            if isinstance(message, frames.Step):
                 start = self.meter.start()
-                act = self._step if isinstance(message, frames.Step) else self._run
-                result = act(message, tensors)  # type: ignore[arg-type]  # each takes its own kind
-                self.meter.done(start)
-                return result
-            return self._note(message)
+                result = self._step(message, tensors)
+            elif isinstance(message, frames.Run):
+                start = self.meter.start()
+                result = self._run(message, tensors)
+            else:
+                return self._note(message)
+            self.meter.done(start)
+            return result
         except Exception:
             self._failed = True
             raise
@@ -162,34 +167,16 @@ class Worker:
         spec = self.spec
         if spec.kind != "decoder":
             raise self._misplaced(message)
-        executor = self._decoder
-        opened, spans, tokens = self._check_spans(message, executor)
-        _check_packed(spec.inputs, tensors, tokens)
+        spans, asked = self._take(message, tensors)
         given = tensors
         if self._wide:
             given = {**tensors, **{each.name: widened(each, tensors[each.name]) for each in self._wide}}
-        outputs = executor.step(spans, given)
-        ids: list[int] = []
-        samplers: list[Sampler] = []
-        positions: list[int] = []
-        for seq, state in zip(message.seqs, opened, strict=True):
-            state.slot, state.reached = seq.slot, seq.position + seq.count
-            if state.blocks:
-                self.granted.fill(state.blocks, seq.position, state.reached)
-            if seq.rows and state.sampler is not None:
-                ids.append(seq.id)
-                samplers.append(state.sampler)
-                positions.append(state.reached)
+        outputs = self._executor.step(spans, given)  # type: ignore[union-attr]  # of the kind the spec says
         if not spec.last:
             return message, self._forward(outputs, tensors)
-        picked, scores = [], []
-        if ids:
-            logits = outputs[LOGITS]
-            for row, token in enumerate(pick(logits, samplers, positions)):
-                picked.append((ids[row], (token,)))
-                if samplers[row].scores:
-                    scores.append((ids[row], (score(logits[row], token, samplers[row].sampling.logprobs),)))
-        return frames.Sampled(message.epoch, message.step, tuple(picked), tuple(scores)), {}
+        if not asked.ids:
+            return frames.Sampled(message.epoch, message.step, ()), {}
+        return asked.answer(message, outputs[LOGITS], self._room), {}
 
     def _run(self, message: frames.Run, tensors: Tensors) -> Result:
         if self.spec.kind != "graph":
@@ -250,41 +237,47 @@ class Worker:
             forward[tensor.name] = narrowed(tensor, forward[tensor.name])
         return forward
 
-    def _check_spans(self, message: frames.Step, executor: DecoderExecutor) -> tuple[list[_Opened], list[Span], int]:
-        """The open sequences of a step and their spans, in its order, and how many tokens it has; a step that cannot be
-        right is a fault.
+    def _take(self, message: frames.Step, tensors: Tensors) -> tuple[list[Span], Asked]:
+        """The spans of a step, in its order, and who is asked for a token behind them; their sequences are as far then
+        as they are when it is computed. A step that cannot be right is a fault.
         """
-        opened, spans, tokens = [], [], 0
-        slots, context, last_slot = executor.slots, executor.context, -1
+        spans: list[Span] = []
+        asked = Asked([], [], [])
+        known, executor = self._open, self._executor
+        tokens, last_slot = 0, -1
+        slots, context = executor.slots, executor.context  # type: ignore[union-attr]  # of the kind the spec says
         for seq in message.seqs:
-            state = self._open.get(seq.id)
+            state = known.get(seq.id)
             if state is None:
                 raise fault(f"step {message.step} is for sequence {seq.id}, which is not open")
-            slot, position, count, room = seq.slot, seq.position, seq.count, context
+            slot, position, count, rows, room = seq.slot, seq.position, seq.count, seq.rows, context
             if state.blocks:
                 if seq.blocks:
                     self.granted.add(state.blocks, slot, seq.blocks)
                 slots, room = self.granted.sequences, min(room, self.granted.room(state.blocks))
             elif seq.blocks:
                 raise fault(f"sequence {seq.id} is given blocks, and has a slot: {seq}")
-            if not (0 <= position <= state.reached and count >= 1 and 0 <= seq.rows <= 1 and position + count <= room):
+            reached = position + count
+            if not (0 <= position <= state.reached and count >= 1 and 0 <= rows <= 1 and reached <= room):
                 raise fault(f"sequence {seq.id} is at position {state.reached} of {room}; this is {seq}")
             if not last_slot < slot < slots or state.slot not in (None, slot):
                 raise fault(f"sequence {seq.id} is in slot {state.slot} of {slots}; this is {seq}")
-            last_slot = slot
-            opened.append(state)
-            spans.append(Span(slot, position, count, seq.rows))
+            spans.append(Span(slot, position, count, rows))
             tokens += count
-        if not opened:
+            state.slot, state.reached, last_slot = slot, reached, slot
+            if state.blocks:
+                self.granted.fill(state.blocks, position, reached)
+            sampler = state.sampler
+            if rows and sampler is not None:
+                asked.ids.append(seq.id)
+                asked.samplers.append(sampler)
+                asked.positions.append(reached)
+                asked.plain = asked.plain and sampler.plain
+        if not spans:
             raise fault(f"step {message.step} is empty")
-        return opened, spans, tokens
-
-
-def _check_packed(wanted: list[Tensor], tensors: Tensors, tokens: int) -> None:
-    """Every input of a decoder stage is there, of the type that it travels in, and ``[tokens, ...]``."""
-    for tensor in wanted:
-        array = tensors.get(tensor.name)
-        dtype, shape = tensor.wire or tensor.dtype, (tokens, *tensor.shape[1:])
-        if array is None or array.dtype != np.dtype(dtype) or array.shape != shape:
-            found = "none" if array is None else f"{array.dtype} {list(array.shape)}"
-            raise fault(f"{tensor.name} must be {dtype} {list(shape)}; came: {found}")
+        for name, dtype, rest in self._packed:
+            array = tensors.get(name)
+            if array is None or array.dtype != dtype or array.shape != (tokens, *rest):
+                found = "none" if array is None else f"{array.dtype} {list(array.shape)}"
+                raise fault(f"{name} must be {dtype} {[tokens, *rest]}; came: {found}")
+        return spans, asked

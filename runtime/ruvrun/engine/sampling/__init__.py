@@ -37,7 +37,7 @@ from ruvrun.engine.sampling.scores import score
 from ruvrun.engine.sampling.weights import Room, choose, draw, weigh
 from ruvrun.errors import IntegrityError
 
-__all__ = ["GREEDY_BELOW", "Sampler", "pick", "score", "told"]
+__all__ = ["GREEDY_BELOW", "Room", "Sampler", "best", "pick", "score", "told"]
 
 GREEDY_BELOW = 1e-5  # a division by less overflows; as in vLLM it means greedy
 
@@ -55,7 +55,7 @@ class Sampler:
         IntegrityError: a token id is none of this model's, or a number is none.
     """
 
-    __slots__ = ("_bias", "_biased", "_history", "greedy", "sampling", "scores", "shapes")
+    __slots__ = ("_bias", "_biased", "_history", "greedy", "plain", "sampling", "scores", "shapes")
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class Sampler:
         self._bias = np.array([bias for _, bias in sampling.logit_bias], np.float64)
         self._history = History(sampling, prompt, generated) if penalises(sampling) else None
         self.shapes = bool(self._history or sampling.logit_bias)
+        # Takes the largest logit, and nobody wants to know more.
+        self.plain = self.greedy and not (self.shapes or self.scores)
         penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
         numbers = (*self._bias, sampling.temperature, sampling.top_p, sampling.min_p, *penalties)
         named = max(self._biased.max(initial=-1), self._history.highest if self._history else -1)
@@ -96,25 +98,39 @@ class Sampler:
             self._history.add(token, position)
 
 
-def pick(logits: npt.NDArray[np.float32], samplers: Sequence[Sampler], positions: Sequence[int]) -> list[int]:
+def best(logits: npt.NDArray[np.float32]) -> list[int]:
+    """The largest logit of each row ``[vocab]``, of equals the lowest id.
+
+    Raises:
+        IntegrityError: a row's largest logit is not a finite number.
+    """
+    tokens: list[int] = logits.argmax(axis=1).tolist()
+    for at, token in enumerate(tokens):
+        if not math.isfinite(logits.item(at, token)):  # argmax returns a NaN if there is one
+            raise IntegrityError(
+                "logits-not-finite", "the last stage computed logits that are not numbers", hint="verify the build"
+            )
+    return tokens
+
+
+def pick(
+    logits: npt.NDArray[np.float32], samplers: Sequence[Sampler], positions: Sequence[int], room: Room | None = None
+) -> list[int]:
     """One token for each row.
 
     Args:
         logits: ``[rows, vocab]`` float32; they stay as they are.
         samplers: per row, its sequence's own.
         positions: per row, the position that the new token will have in its sequence.
+        room: the caller's own, where weights are made.
 
     Raises:
         IntegrityError: a row's largest logit is not a finite number.
     """
-    tokens: list[int] = logits.argmax(axis=1).tolist()
-    room: Room | None = None
+    tokens = best(logits)
+    room = room or Room()
     for at, (sampler, position) in enumerate(zip(samplers, positions, strict=True)):
         token = tokens[at]
-        if not math.isfinite(logits.item(at, token)):  # argmax returns a NaN if there is one
-            raise IntegrityError(
-                "logits-not-finite", "the last stage computed logits that are not numbers", hint="verify the build"
-            )
         if sampler.greedy and not sampler.shapes:
             continue
         row = logits[at]
@@ -123,7 +139,6 @@ def pick(logits: npt.NDArray[np.float32], samplers: Sequence[Sampler], positions
             token = int(row.argmax())
         if not sampler.greedy:
             sampling = sampler.sampling
-            room = room or Room(row.size)
             ids, weights = keep(weigh(row, row[token], sampling.temperature, room), sampling)
             token = choose(weights, draw(sampling.seed, position))
             if ids is not None:

@@ -29,15 +29,19 @@ Weights = npt.NDArray[np.int32]
 
 
 class Room:
-    """Where the weights of ``vocab`` tokens are made. Row after row in one place, it stays in the core's own cache, and
-    the kernel need not find new pages for every row.
+    """Where the weights of a row are made, each in place of the number it is made of. Row after row in one place, it
+    stays in the core's own cache; and kept from step to step, the kernel need not find new pages for it.
     """
 
     __slots__ = ("floats", "weights")
 
-    def __init__(self, vocab: int) -> None:
+    def __init__(self) -> None:
+        self.fit(0)
+
+    def fit(self, vocab: int) -> None:
+        """Be for so many tokens."""
         self.floats = np.empty(vocab, np.float32)
-        self.weights: Weights = np.empty(vocab, np.int32)
+        self.weights: Weights = self.floats.view(np.int32)
 
 
 def weigh(row: npt.NDArray[np.float32], peak: np.float32, temperature: float, room: Room | None = None) -> Weights:
@@ -45,7 +49,9 @@ def weigh(row: npt.NDArray[np.float32], peak: np.float32, temperature: float, ro
 
     They are the room's, until it is used again.
     """
-    room = room or Room(row.size)
+    room = room or Room()
+    if room.floats.size != row.size:
+        room.fit(row.size)
     scaled = room.floats
     with np.errstate(over="ignore", under="ignore"):  # far below the best, at a low temperature: weight 0
         np.subtract(row, peak, out=scaled)
