@@ -2,10 +2,11 @@
 
     python hop.py [--pairs N]
 
-ZeroMQ with CURVE, as between machines, and the sockets between processes of one machine, which block; both as the
-stages use them (``ruvrun/transport``), one part each way. TCP is a socket without Nagle's algorithm that reads as many
-bytes as it knows will come. In every pair each way takes its turns, block by block, with 4 KB and with 36 KB: what a
-step of 2 and of 16 rows of SmolLM2 carries. One end is on each core, and each blocks while it waits.
+ZeroMQ with CURVE, as between machines, and the rings between processes of one machine; both as a head and its one stage
+use them (``ruvrun/transport``): each has called the other, sends over the link that it opened, one part, and is sent to
+over the other's. TCP is a socket without Nagle's algorithm that reads as many bytes as it knows will come. In every
+pair each way takes its turns, block by block, with 4 KB and with 36 KB: what a step of 2 and of 16 rows of SmolLM2
+carries. One end is on each core, with all its threads, and each blocks while it waits.
 """
 
 from __future__ import annotations
@@ -65,12 +66,25 @@ def echo(way: str, cpu: int) -> None:
             connected.sendall(room[:size])
         return
     link = transport(way, THERE, keys)
-    port = secrets.randbits(62) if way == "samehost" else 0
-    print(link.bind("127.0.0.1", port), flush=True)
+    print(listen(way, link), flush=True)
+    call(link, HERE, int(sys.stdin.readline()))
+    print("ready", flush=True)
     while True:
         for event in link.receive(None):
             if isinstance(event, Came):
-                link.send(event.peer, event.parts)
+                link.send(Peer(HERE), event.parts)
+
+
+def listen(way: str, link: Transport) -> int:
+    """Where the other end reaches this one."""
+    return link.bind("127.0.0.1", secrets.randbits(62) if way == "samehost" else 0)
+
+
+def call(link: Transport, node: str, port: int) -> None:
+    """Open the link over which this end sends."""
+    link.connect(node, "127.0.0.1", port)
+    while not any(isinstance(event, Up) for event in link.receive(None)):
+        pass
 
 
 def fill(connected: socket.socket, room: memoryview) -> None:
@@ -101,9 +115,10 @@ def ways(cpus: tuple[int, int]) -> Iterator[dict[str, Trip]]:
             else:
                 link = transport(way, HERE, keys)
                 stack.callback(link.close)
-                link.connect(THERE, "127.0.0.1", port)
-                while not any(isinstance(event, Up) for event in link.receive(None)):
-                    pass
+                child.stdin.write(f"{listen(way, link)}\n")
+                child.stdin.flush()
+                call(link, THERE, port)
+                child.stdout.readline()  # its own call has come through
                 found[way] = over(link)
         yield found
 
@@ -152,8 +167,8 @@ def main() -> int:
     options = read_options(__doc__ or "", Options())
     cpus = two_cores()
     runs: list[dict[str, dict[str, float]]] = []
+    os.sched_setaffinity(0, {cpus[0]})
     with ways(cpus) as found:
-        os.sched_setaffinity(0, {cpus[0]})
         pair(found)  # a connection's first trips are slower
         for number in range(1, options.pairs + 1):
             runs.append(pair(found))

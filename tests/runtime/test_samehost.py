@@ -10,27 +10,33 @@ import os
 import resource
 import secrets
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from ruvrun.errors import MachineError
 from ruvrun.frames import Buffer
-from ruvrun.transport import Came, Down, Event, Peer, Transport, Up, packets
-from ruvrun.transport.connection import address_of, packet_socket
-from ruvrun.transport.outgoing import Timing
+from ruvrun.transport import Came, Down, Peer, Up, packets, ring
+from ruvrun.transport.connection import address_of
 from ruvrun.transport.samehost import SameHost
+from tests.runtime.samehosts import (
+    LONG,
+    QUICK,
+    calling,
+    first_frame,
+    frames_of,
+    is_down,
+    linked,
+    process,
+    wait_for,
+)
 
 ROOT = Path(__file__).parents[2]
-LONG = 20.0  # a safety net: nothing below waits for a time to pass
-QUICK = Timing(beat=0.05, silence=0.2, retry=(0.02, 0.1))
 LISTENS = """
 import sys
 from ruvrun.transport.outgoing import Timing
@@ -41,51 +47,6 @@ print("listening", flush=True)
 while True:
     listener.receive(None)
 """
-
-
-@contextlib.contextmanager
-def process(node: str, **options: object) -> Iterator[SameHost]:
-    transport = SameHost(node, ["a", "b", "c"], timing=QUICK, **options)  # type: ignore[arg-type] # a test's options
-    try:
-        yield transport
-    finally:
-        transport.close()
-
-
-@contextlib.contextmanager
-def linked(**options: object) -> Iterator[tuple[SameHost, SameHost, int]]:
-    """``a`` connected to ``b``, and b's number."""
-    with process("a") as first, process("b", **options) as second:
-        number = second.bind("local", secrets.randbits(62))
-        first.connect("b", "local", number)
-        assert first.receive(LONG) == [Up("b")]
-        yield first, second, number
-
-
-def wait_for(transport: Transport, wanted: Callable[[Event], bool]) -> Event:
-    """The first event that is wanted; those before it are dropped."""
-    until = time.monotonic() + LONG
-    while time.monotonic() < until:
-        for event in transport.receive(0.1):
-            if wanted(event):
-                return event
-    raise AssertionError("it did not happen")
-
-
-def is_down(event: Event) -> bool:
-    return isinstance(event, Down)
-
-
-def frames_of(transport: Transport) -> Iterator[list[bytes]]:
-    """What comes, for ever."""
-    while True:
-        for event in transport.receive(LONG):
-            if isinstance(event, Came):
-                yield [bytes(part) for part in event.parts]
-
-
-def first_frame(transport: Transport) -> list[bytes]:
-    return next(frames_of(transport))
 
 
 def test_both_ends_talk_and_are_known_by_name() -> None:
@@ -103,8 +64,8 @@ def test_both_ends_talk_and_are_known_by_name() -> None:
     "parts",
     [
         [b""],
-        [bytes(packets.LARGEST - 1)],
-        [bytes(packets.LARGEST)],
+        [bytes(ring.LARGEST)],
+        [bytes(ring.LARGEST + 1)],
         [b"head", b"", b"body" * 3, memoryview(bytes(range(256)) * 8192)],
         [b"head", memoryview(array.array("d", [1.5, 2.5]))],
     ],
@@ -156,7 +117,7 @@ def test_a_link_whose_other_end_does_not_read_takes_so_many_frames_and_none_more
         sent = 0
         while first.send(Peer("b"), [b"%d," % sent + bytes(50_000)]):
             sent += 1
-        assert sent >= 5
+        assert sent == ring.SLOTS + 5
         coming = threading.Thread(target=lambda: [first.receive(0.05) for _ in range(40)])
         coming.start()
         frames = frames_of(second)
@@ -226,86 +187,6 @@ def test_another_user_gets_nothing_and_is_not_believed() -> None:
             assert squatter.stdout.readline() == b"there\n"
             first.connect("b", "local", taken)
             assert first.receive(LONG) == [Down("b", "another user's process listens there", refused=True)]
-
-
-def raw(number: int, *sent: bytes) -> socket.socket:
-    """A connection that says what it likes."""
-    made = packet_socket()
-    made.connect(address_of(number))
-    for data in sent:
-        made.send(data)
-    return made
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        [b"\x00before its name"],
-        [b"\x02a", b"\x02a"],
-        [b"\x02a", b"\x01" + bytes(8)],
-        [b"\x02" + b"\xff" * 10],
-        [b"\x02a", b"\x00" * (packets.LARGEST + 2)],
-    ],
-)
-def test_what_is_no_packet_ends_that_connection_alone(sent: list[bytes]) -> None:
-    with linked() as (first, second, number):
-        evil = raw(number, *sent)
-        evil.setblocking(True)
-        evil.settimeout(LONG)
-        first.send(Peer("b"), [b"good"])
-        assert first_frame(second) == [b"good"]
-        second.receive(0)
-        assert evil.recv(1) == b""
-        evil.close()
-
-
-def hand(to: socket.socket, sizes: Sequence[int], size: int, *, seal: bool) -> None:
-    """Send memory of ``size`` bytes, said to hold parts of ``sizes``."""
-    import fcntl
-
-    handed = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-    os.ftruncate(handed, size)
-    if seal:
-        fcntl.fcntl(handed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
-    data = packets.MEMORY + struct.pack(f"<{len(sizes)}Q", *sizes)
-    socket.send_fds(to, [data], [handed])
-    os.close(handed)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "size", "seal", "kept"),
-    [
-        ((100, 28), 192, True, True),
-        ((100, 28), 192, False, False),  # its sender could cut it short under us
-        ((100, 128), 192, True, False),
-        ((1 << 60,), 192, True, False),
-        ((2 << 20,), 4 << 20, True, False),  # above ``largest``
-        ((), 192, True, False),
-        ((0,), 0, True, False),
-    ],
-)
-def test_memory_is_taken_only_as_it_is_said_to_be(sizes: Sequence[int], size: int, seal: bool, kept: bool) -> None:
-    before = len([*Path("/proc/self/fd").iterdir()])
-    with linked(largest=1 << 20) as (_, second, number):
-        evil = raw(number, b"\x02c")
-        hand(evil, sizes, size, seal=seal)
-        evil.send(b"\x00next")
-        if kept:
-            frames = frames_of(second)
-            assert [len(part) for part in next(frames)] == [*sizes]
-            assert next(frames) == [b"next"]
-        else:
-            evil.setblocking(True)
-            evil.settimeout(LONG)
-            until = time.monotonic() + LONG
-            with evil, contextlib.suppress(ConnectionResetError):
-                while time.monotonic() < until:
-                    assert second.receive(0.05) == []
-                    with contextlib.suppress(BlockingIOError):
-                        assert evil.recv(1, socket.MSG_DONTWAIT) == b""
-                        break
-        evil.close()
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_whoever_listens_later_is_found() -> None:
@@ -386,13 +267,13 @@ def test_a_frame_that_cannot_leave_ends_the_link_and_no_process() -> None:
     with linked() as (first, second, number):
         assert first.send(Peer("b"), [b"before"])
         with no_more_files():
-            assert not first.send(Peer("b"), [b"head", bytes(packets.LARGEST)])
+            assert not first.send(Peer("b"), [b"head", bytes(ring.LARGEST)])
         assert first_frame(second) == [b"before"]
         assert wait_for(first, is_down) == Down("b", "the connection was lost")
         first.connect("b", "local", number)
         assert wait_for(first, lambda event: isinstance(event, Up)) == Up("b")
-        assert first.send(Peer("b"), [b"after", bytes(packets.LARGEST)])
-        assert first_frame(second) == [b"after", bytes(packets.LARGEST)]
+        assert first.send(Peer("b"), [b"after", bytes(ring.LARGEST)])
+        assert first_frame(second) == [b"after", bytes(ring.LARGEST)]
 
 
 def test_a_frame_that_waits_and_cannot_leave_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,10 +283,10 @@ def test_a_frame_that_waits_and_cannot_leave_ends_the_link(monkeypatch: pytest.M
         raise OSError(errno.ETOOMANYREFS, "too many references: cannot splice")
 
     with linked() as (first, second, number):
-        for _ in range(50):  # more than the socket holds
-            assert first.send(Peer("b"), [bytes(60_000)])
+        for _ in range(50):  # more than the ring holds
+            assert first.send(Peer("b"), [b"head", bytes(60_000)])
         with monkeypatch.context() as patch:
-            patch.setattr(packets, "put", refuse)
+            patch.setattr(packets, "hand", refuse)
             while second.receive(0):
                 pass
             assert wait_for(first, is_down) == Down("b", "the connection was lost")
@@ -423,12 +304,24 @@ def test_where_nobody_can_be_let_in_it_is_tried_again_now_and_then(monkeypatch: 
             accept(self)
 
         monkeypatch.setattr(SameHost, "_accept", counted)
-        caller = raw(number, b"\x02c", b"\x00hello")
-        with no_more_files():
-            assert second.receive(2 * QUICK.beat) == []
-        assert 0 < len(tried) < 10
-        assert first_frame(second) == [b"hello"]
-        caller.close()
+        with calling(number) as (_, sending):
+            sending.put(ring.FRAME, b"hello")
+            with no_more_files():
+                assert second.receive(2 * QUICK.beat) == []
+            assert 0 < len(tried) < 10
+            assert first_frame(second) == [b"hello"]
+
+
+def test_what_was_said_before_the_end_still_counts() -> None:
+    """Its words lie in memory that both have, and are read although whoever said them is gone."""
+    with process("b") as second:
+        number = second.bind("local", secrets.randbits(62))
+        with process("a") as first:
+            first.connect("b", "local", number)
+            for parts in ([b"one"], [b"two", bytes(100_000)], [b"three"]):
+                first.send(Peer("b"), parts)
+        frames = frames_of(second)
+        assert [next(frames)[0] for _ in range(3)] == [b"one", b"two", b"three"]
 
 
 def test_a_node_is_called_again_once_there_is_room() -> None:

@@ -1,6 +1,6 @@
 """The edge of one node's process: its key, the keys of its peers, and the largest part that may come.
 
-Where every process of a pipeline was started on this machine by one command, links are Unix sockets (``SameHost``).
+Where every process of a pipeline was started on this machine by one command, links are shared memory (``SameHost``).
 Everywhere else they are ZeroMQ's, also to a process that happens to be on the same machine.
 """
 

@@ -1,4 +1,4 @@
-"""One connection between two processes of one user on this machine: a packet socket, and what waits to go into it.
+"""One connection between two processes of one user on this machine: a packet socket, a ring each way, and what waits.
 
 Also what its two ends need before it stands: an address, and who is at the other end.
 """
@@ -12,128 +12,164 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ruvrun.frames import Buffer
-from ruvrun.transport import Peer, packets
-from ruvrun.transport.packets import Packet
+from ruvrun.transport import Peer, packets, ring
+from ruvrun.transport.watch import Watch
 
-# Plain numbers: arithmetic with flags that are an enumeration costs more than the call.
-_NO_SIGNAL = int(socket.MSG_NOSIGNAL)
-_TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _CREDENTIALS = struct.Struct("3i")
 _STOPPED = "TtZX"
 
 
-class Gone(Exception):  # noqa: N818 - not an error: what ``read`` found, and why the connection is of no use any more
-    """The connection is gone, or the peer sent what is no packet."""
+class Gone(Exception):  # noqa: N818 - not an error: what was found, and why the connection is of no use any more
+    """The connection is gone, or the peer sent what it may not."""
 
 
 class Connection:
-    """A socket that is connected, and registered for reading with the owner's ``epoll``.
+    """A socket that is connected, and a ring of our own, which is handed over at once.
 
-    ``peer`` is None until a caller has said who it is; ``most`` frames may wait for room in the socket.
+    Args:
+        connected: the socket.
+        peer: who is at the other end.
+        first: the packet that the ring goes with.
+        watch: the owner's.
+        hear: called when there are ``frames``.
+        most: frames that may wait for room in the ring.
+        largest: bytes of the largest part that may come.
+
+    Raises:
+        OSError: no descriptor or no memory is left.
     """
 
-    def __init__(self, connected: socket.socket, peer: Peer | None, epoll: select.epoll, most: int) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        peer: Peer,
+        first: bytes,
+        watch: Watch,
+        hear: Callable[[Connection], object],
+        *,
+        most: int,
+        largest: int,
+    ) -> None:
         self.socket = connected
         self.number = connected.fileno()
         self.peer = peer
         self.stopped_since: float | None = None
         self._pid = credentials(connected)[0]
-        self._epoll = epoll
+        self._watch = watch
+        self._hear = hear
         self._most = most
-        self._queue: deque[Packet] = deque()
-        epoll.register(connected, select.EPOLLIN)
+        self._largest = largest
+        self._in: ring.Receiving | None = None
+        self._memories: deque[int] = deque()
+        self._queue: deque[tuple[int, bytes, int]] = deque()
+        self._out = ring.Sending()
+        try:
+            with contextlib.suppress(ConnectionError):  # it has gone already; what it said before still counts
+                packets.hand(connected, first, self._out.handed)
+        except OSError:
+            self._out.close()
+            raise
+
+    def listen(self, handed: tuple[int, ...]) -> None:
+        """The peer has handed over its ring.
+
+        Raises:
+            Gone: it is none.
+        """
+        if self._in is not None or len(handed) != ring.HANDED:
+            packets.drop(handed)
+            raise Gone("it sent what is no packet")
+        try:
+            self._in = ring.Receiving(*handed)
+        except (OSError, ValueError):
+            raise Gone("it sent what is no ring") from None
+        self._watch.add_counter(self._in.bell, self._rung)
 
     def send(self, parts: Sequence[Buffer]) -> bool:
-        """Send a frame, now or as soon as there is room; False where the peer is gone or has not read for too long.
+        """Send a frame, now or as soon as there is room; False where the peer has not read for too long.
 
         A frame that the kernel refuses (no descriptor or no memory is left) ends the connection: both ends are told of
         that at once, and of a frame that is missing only by a deadline.
         """
-        packet: Packet
-        if len(parts) == 1 and len(parts[0]) < packets.LARGEST:
-            packet = packets.ONE + parts[0], -1
+        if len(parts) == 1 and len(whole := bytes(parts[0])) <= ring.LARGEST:
+            kind, data, handed = ring.FRAME, whole, -1
         else:
             try:
-                packet = packets.as_memory(parts)
+                data, handed = packets.as_memory(parts)
             except OSError:
                 self._end()
                 return False
-        if not self._queue:
-            try:
-                if packet[1] < 0:
-                    self.socket.send(packet[0], _NO_SIGNAL)
-                else:
-                    packets.put(self.socket, packet)
-            except BlockingIOError:
-                pass
-            except OSError:
-                packets.drop(packet)
-                self._end()
-                return False
-            else:
-                return True
+            kind = ring.LENGTHS
+        if not self._queue and self._out.has_room():
+            return self._put(kind, data, handed)
         if len(self._queue) >= self._most:
-            packets.drop(packet)
+            if handed >= 0:
+                os.close(handed)
             return False
-        self._queue.append(packet)
-        self._epoll.modify(self.socket, select.EPOLLIN | select.EPOLLOUT)
+        if not self._queue:
+            self._watch.add(self._out.room, self.flush)
+        self._queue.append((kind, data, handed))
         return True
 
     def flush(self) -> None:
         """Send what waits, as far as there is room."""
-        while self._queue:
-            try:
-                packets.put(self.socket, self._queue[0])
-            except BlockingIOError:
-                return
-            except OSError:
+        while self._queue and self._out.has_room():
+            if not self._put(*self._queue.popleft()):
                 self._forget()
-                self._end()
-                break
-            self._queue.popleft()
-        self._epoll.modify(self.socket, select.EPOLLIN)
+        if not self._queue:
+            self._watch.remove(self._out.room)
 
     def drain(self, until: float) -> None:
         """Wait for room for what waits, until a time of the monotonic clock."""
         room = select.poll()  # not select.select: that knows no descriptor above 1023
-        room.register(self.socket, select.POLLOUT)
+        room.register(self._out.room, select.POLLIN)
+        room.register(self.socket, 0)  # that the peer is gone is told unasked
         while self._queue and (left := until - time.monotonic()) > 0:
-            if not room.poll(left * 1000):
+            if [number for number, _ in room.poll(left * 1000)] != [self._out.room]:
                 return
             self.flush()
 
-    def read(self, room: list[memoryview], largest: int) -> tuple[bytes, list[Buffer]] | None:
-        """Kind and parts of the next packet; None when there is none.
-
-        Args:
-            room: one buffer that holds any packet.
-            largest: bytes of the largest part that may come.
+    def frames(self) -> Iterator[list[Buffer]]:
+        """The parts of every frame that has come.
 
         Raises:
-            Gone: see there.
+            Gone: one is none.
         """
+        if self._in is None:
+            return
         try:
-            size, ancillary, flags, _ = self.socket.recvmsg_into(room, packets.FD_SPACE)
-        except BlockingIOError:
-            return None
-        except OSError:
-            size, ancillary, flags = 0, [], 0
-        if size and not ancillary and not flags & _TRUNCATED:
-            kind = bytes(room[0][:1])
-            if kind != packets.MEMORY:
-                return kind, [bytes(room[0][1:size])]
-        handed = packets.descriptor(ancillary) if ancillary else -1
-        if size == 0 or flags & _TRUNCATED:
-            if handed >= 0:
-                os.close(handed)
-            raise Gone("the connection was lost" if size == 0 else "it sent what is no packet")
-        parts = packets.from_memory(handed, bytes(room[0][:size]), largest)
-        if parts is None:
-            raise Gone("it sent what is no packet")
-        return packets.MEMORY, parts
+            while (taken := self._in.take()) is not None:
+                kind, data = taken
+                yield [data] if kind == ring.FRAME else self._large(data)
+        except (OSError, ValueError):
+            raise Gone("it sent what is no frame") from None
+
+    def read(self) -> bool:
+        """Take the next packet; whether there was one.
+
+        Raises:
+            Gone: it is none, or the end.
+        """
+        came = packets.take(self.socket)
+        if came is None:
+            return False
+        data, handed = came
+        if data == packets.ANSWER:
+            self.listen(handed)
+        elif data == packets.MEMORY and len(handed) == 1 and len(self._memories) < ring.SLOTS:
+            self._memories.append(handed[0])
+        else:
+            packets.drop(handed)
+            raise Gone("it sent what is no packet" if data else "the connection was lost")
+        return True
+
+    def _rung(self) -> None:
+        assert self._in is not None
+        self._in.wake()
+        self._hear(self)
 
     def is_stopped(self) -> bool:
         """Whether the peer's process is there and does not run, by its state letter in ``/proc/PID/stat``."""
@@ -147,11 +183,40 @@ class Connection:
     def close(self) -> None:
         """Close it; what was not sent is dropped."""
         self._forget()
+        packets.drop(self._memories)
+        self._memories.clear()
+        if self._in is not None:
+            self._watch.remove(self._in.bell)
+            self._in.close()
+        self._watch.remove(self._out.room)
+        self._out.close()
+        self._watch.remove(self.number)
         self.socket.close()
 
+    def _put(self, kind: int, data: bytes, handed: int) -> bool:
+        if handed >= 0:
+            try:
+                packets.hand(self.socket, packets.MEMORY, [handed])
+            except OSError:
+                self._end()
+                return False
+            finally:
+                os.close(handed)
+        self._out.put(kind, data)
+        return True
+
+    def _large(self, lengths: bytes) -> list[Buffer]:
+        """The parts of a frame whose memory comes, or came, as a packet."""
+        while not self._memories:
+            if not self.read():
+                raise ValueError("lengths of a frame that did not come")
+        parts = packets.from_memory(lengths, self._memories.popleft(), self._largest)
+        if parts is None:
+            raise ValueError("lengths of another frame")
+        return parts
+
     def _forget(self) -> None:
-        for packet in self._queue:
-            packets.drop(packet)
+        packets.drop([handed for *_, handed in self._queue if handed >= 0])
         self._queue.clear()
 
     def _end(self) -> None:
@@ -162,9 +227,7 @@ class Connection:
 
 def packet_socket() -> socket.socket:
     """A socket that is not connected yet and never blocks."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)  # the kernel gives what it allows
-    return made
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
 
 def address_of(number: int) -> str:

@@ -1,18 +1,19 @@
-"""The packets of a link on one host: bytes that travel in them, and memory whose descriptor goes along.
+"""The packets of a connection on one host, and what is handed over with them.
 
 ::
 
-    0x00, bytes                     a frame of one part
-    0x01, length of each part (u64) a frame whose parts lie in the memory that comes with it, each on a multiple of 64
-    0x02, name                      the first packet of a caller: which node it is
+    0x01        memory: the parts of a frame that is too large for a slot of the ring, in which their lengths then are
+    0x02, name  the first packet of a caller: which node it is, and its ring
+    0x03        the answer: the listener's ring
 
-The memory is anonymous (``memfd``) and sealed: nobody can write to it or cut it short any more, not even its maker, so
-a receiver may map it and read it in place.
+The memory of a frame is anonymous (``memfd``) and sealed: nobody can write to it or cut it short any more, not even its
+maker, so a receiver may map it and read it in place. Each part begins on a multiple of 64.
 """
 
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import mmap
 import os
@@ -21,51 +22,62 @@ import struct
 from collections.abc import Sequence
 
 from ruvrun.frames import Buffer
+from ruvrun.transport import ring
 
-ONE, MEMORY, NAME = b"\x00", b"\x01", b"\x02"
-# Bytes; what is larger goes as memory, which takes three times as long as 72 KB in a packet: the kernel makes it, seals
-# it, hands it over and maps it. Of these the default send buffer holds two, and the kernel has whole pages for each.
-LARGEST = 80 << 10
-FD_SPACE = socket.CMSG_LEN(struct.calcsize("i"))
+MEMORY, NAME, ANSWER = b"\x01", b"\x02", b"\x03"
+_LONGEST = 1024
+_FD_SPACE = socket.CMSG_SPACE(ring.HANDED * struct.calcsize("i"))
+_TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _ALIGNMENT = 64
-_NO_SIGNAL = int(socket.MSG_NOSIGNAL)
-_MOST_PARTS = LARGEST // 8 - 1  # whose lengths a packet holds
+_MOST_PARTS = ring.LARGEST // 8
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-Packet = tuple[bytes, int]  # its bytes, and the descriptor that goes with it or -1
 
 
-def put(to: socket.socket, packet: Packet) -> None:
-    """Send a packet; what goes with it is closed once it is on its way."""
-    data, handed = packet
-    if handed < 0:
-        to.send(data, _NO_SIGNAL)
-        return
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handed]))]
-    to.sendmsg([data], rights, _NO_SIGNAL)
-    os.close(handed)
-
-
-def drop(packet: Packet) -> None:
-    """Forget a packet that was not sent."""
-    if packet[1] >= 0:
-        os.close(packet[1])
-
-
-def descriptor(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
-    """The descriptor that came with a packet, or -1."""
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found = array.array("i", data[: struct.calcsize("i")])
-            return int(found[0])
-    return -1
-
-
-def as_memory(parts: Sequence[Buffer]) -> Packet:
-    """The parts in sealed memory.
+def hand(to: socket.socket, data: bytes, handed: Sequence[int]) -> None:
+    """Send a packet with descriptors, which stay the sender's as well.
 
     Raises:
-        OSError: no descriptor or no memory is left.
+        OSError: the peer is gone, or too many are on their way.
     """
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handed))]
+    to.sendmsg([data], rights, socket.MSG_NOSIGNAL)
+
+
+def take(connected: socket.socket) -> tuple[bytes, tuple[int, ...]] | None:
+    """The next packet, and the descriptors that came with it, now the caller's; None where there is none.
+
+    The packet is empty where the connection is gone, or what came is none of ours.
+    """
+    try:
+        data, ancillary, flags, _ = connected.recvmsg(_LONGEST, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b"", ()
+    handed = array.array("i")
+    for level, kind, numbers in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            handed.frombytes(numbers[: len(numbers) - len(numbers) % handed.itemsize])
+    if flags & _TRUNCATED:
+        drop(handed)
+        return b"", ()
+    return data, tuple(handed)
+
+
+def drop(handed: Sequence[int]) -> None:
+    """Close descriptors."""
+    for number in handed:
+        os.close(number)
+
+
+def as_memory(parts: Sequence[Buffer]) -> tuple[bytes, int]:
+    """The lengths of the parts (u64 each), and a descriptor of sealed memory that holds them.
+
+    Raises:
+        OSError: no descriptor or no memory is left, or there are too many parts.
+    """
+    if len(parts) > _MOST_PARTS:
+        raise OSError(errno.E2BIG, f"a frame of {len(parts)} parts")
     views = [memoryview(part) for part in parts]
     views = [view.cast("B") if view.nbytes else view for view in views]
     handed = os.memfd_create("ruvrun-frame", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -81,18 +93,17 @@ def as_memory(parts: Sequence[Buffer]) -> Packet:
     except OSError:
         os.close(handed)
         raise
-    return MEMORY + struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views)), handed
+    return struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views)), handed
 
 
-def from_memory(handed: int, packet: bytes, largest: int) -> list[Buffer] | None:
+def from_memory(lengths: bytes, handed: int, largest: int) -> list[Buffer] | None:
     """The parts that lie in the memory behind a descriptor, as views of it; None where that is not so."""
-    if handed < 0:
-        return None
-    lengths = packet[1:]
     try:
         count, odd = divmod(len(lengths), 8)
-        sizes = struct.unpack(f"<{count}Q", lengths) if not odd and 0 < count <= _MOST_PARTS else (largest + 1,)
-        if packet[:1] != MEMORY or max(sizes) > largest or fcntl.fcntl(handed, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+        if odd or not count:
+            return None
+        sizes = struct.unpack(f"<{count}Q", lengths)
+        if max(sizes) > largest or fcntl.fcntl(handed, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             return None
         total = max(sum(map(_aligned, sizes)), 1)
         if os.fstat(handed).st_size < total:
