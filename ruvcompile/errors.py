@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ruvrun.errors import (
+    REFUSALS,
     FitError,
     InputError,
     IntegrityError,
@@ -43,6 +44,7 @@ def model_not_finite(path: str) -> InputError:
 
 
 __all__ = [
+    "REFUSALS",
     "FitError",
     "InputError",
     "IntegrityError",

@@ -19,23 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ruvcompile.errors import InputError, MachineError
+from ruvcompile.errors import REFUSALS, InputError, MachineError
 from ruvrun.bundle import BUNDLES
 from ruvrun.manifest import MANIFEST
 from ruvrun.scratch import sweep
 
-# What an OSError says when the machine refuses, and the fault is not ours.
-REFUSALS = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.ENOTDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-)
 SCRATCH = ("ruvcompile", "ruvrun")
 """Names of folders among the temporary files: of our own, and of those who measure for us."""
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2

@@ -16,18 +16,9 @@ from pathlib import Path
 
 from ruvcompile.render import NodeFacts, mode_of, render_node
 from ruvcompile.targets import load_target
+from tests.nodes import HEAD
 
-FACTS = NodeFacts(
-    model="tiny",
-    id="0123456789abcdef" * 4,
-    node="pi-0",
-    stage=0,
-    stages=2,
-    head=True,
-    head_node="pi-0",
-    address="pi-0.local",
-    port=7070,
-)
+FACTS = replace(HEAD, model="tiny", node="pi-0", stages=2, head_node="pi-0", address="pi-0.local", threads=0)
 _JUDGE = """
 import pathlib, sys
 words = sys.argv[1:]

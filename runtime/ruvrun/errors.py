@@ -24,10 +24,17 @@ raised there as what it was.
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import signal
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
+
+REFUSALS = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.ELOOP),
+    *(errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE),
+)
+"""What an ``OSError`` says when the machine refuses, and the fault is not ours."""
 
 _CONTROLS = {code: ascii(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0))}
 

@@ -28,8 +28,7 @@ from ruvcompile.cli.build import build, plan
 from ruvcompile.cli.look import report, targets, verify
 from ruvcompile.cli.measure import probe, profile
 from ruvcompile.cli.voice import Commands
-from ruvcompile.errors import MachineError, RuvError, UsageError
-from ruvcompile.workspace import REFUSALS
+from ruvcompile.errors import REFUSALS, MachineError, RuvError, UsageError
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from ruvcompile import compile as steps
+from ruvcompile.measure.scale import LIKE
 from ruvcompile.options import Options, resolve
 from ruvcompile.progress import Silent
 from ruvrun.bundle import StageSpec, verify_bundle
-from ruvrun.costs import CostTable, Overhead, dump_costs
+from ruvrun.costs import CostTable, Overhead, Rate, dump_costs
 from ruvrun.manifest import Manifest, load_manifest
 from tests.assumed import assume_costs
 
@@ -82,3 +83,12 @@ def write_costs(path: Path, table: CostTable, ms: Mapping[str, float]) -> Path:
     ]
     path.write_bytes(dump_costs(msgspec.structs.replace(table, unit=rows, overhead=empty, stage=[], link=[])))
     return path
+
+
+def rates(target: str, backend: str, threads: int) -> list[Rate]:
+    """Figures of a machine of every day."""
+    figures = dict.fromkeys(LIKE, 20000000000.0) | {"node_overhead": 3e-7}
+    return [
+        Rate(name=name, value=value, unit="", target=target, backend=backend, threads=threads, source=0)
+        for name, value in figures.items()
+    ]

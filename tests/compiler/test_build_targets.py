@@ -10,22 +10,12 @@ import msgspec
 import pytest
 
 from ruvcompile.errors import InputError, IntegrityError
-from ruvcompile.measure.scale import LIKE
 from ruvcompile.targets import data_root
-from ruvrun.costs import CostTable, Rate, dump_costs, load_costs, merge
+from ruvrun.costs import CostTable, dump_costs, load_costs, merge
 from ruvrun.manifest import load_manifest, load_nodes
 from ruvrun.profile.provenance import provenance
-from tests.compiler.builds import build, check_whole, plan, snapshot
+from tests.compiler.builds import build, check_whole, plan, rates, snapshot
 from tests.models import write_tiny_gguf
-
-
-def rates(target: str, backend: str, threads: int) -> list[Rate]:
-    """Figures of a machine of every day."""
-    figures = dict.fromkeys(LIKE, 20000000000.0) | {"node_overhead": 3e-7}
-    return [
-        Rate(name=name, value=value, unit="", target=target, backend=backend, threads=threads, source=0)
-        for name, value in figures.items()
-    ]
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ from ruvcompile.progress import Silent
 from ruvcompile.targets import fleet_targets
 from ruvcompile.wheels import check_wheels, shelf_of
 from ruvrun.bundle import load_spec
-from tests.compiler.builds import build, check_whole, options, snapshot
-from tests.compiler.test_build_targets import rates
+from tests.compiler.builds import build, check_whole, options, rates, snapshot
 from tests.models import write_tiny_gguf
 from tests.wheelhouse import only_from, wheelhouse, without_network
 

@@ -28,8 +28,8 @@ from ruvcompile.verify.staged import same_tokens
 from ruvrun.backends import BACK_ENDS
 from ruvrun.bundle import load_spec
 from ruvrun.executors.openvino.forms import DEVICE, VARIABLE
-from tests.compiler.test_render import FACTS
 from tests.decoders import tiny_program
+from tests.nodes import STAGE
 
 TARGETS = {"intel-gpu": ("drm", "intel-opencl-icd"), "intel-npu": ("accel", "intel-level-zero-npu")}
 
@@ -49,7 +49,7 @@ def test_a_node_is_told_of_its_driver_and_may_open_its_device(name: str) -> None
     target, (device, driver) = load_target(name), TARGETS[name]
     assert target.kv_types == ("f16", "f32")
     assert set(target.kv_types) <= BACK_ENDS[target.backend].kinds
-    files = {file: content.decode() for file, content in render_node(target, FACTS).items()}
+    files = {file: content.decode() for file, content in render_node(target, STAGE).items()}
     assert driver in files["README.md"]
     assert "no stage of this project has been on" in files["README.md"]
     assert "\n# RUVRUN_DEVICE=CPU\n" in files["ruvrun.env"]
@@ -64,7 +64,7 @@ def test_a_node_is_told_of_its_driver_and_may_open_its_device(name: str) -> None
 
 
 def test_a_node_without_such_a_device_may_open_none() -> None:
-    files = {file: content.decode() for file, content in render_node(load_target("intel-cpu"), FACTS).items()}
+    files = {file: content.decode() for file, content in render_node(load_target("intel-cpu"), STAGE).items()}
     allowed = re.findall("^DeviceAllow=(.*)$", files["ruvrun.service"], re.MULTILINE)
     assert allowed == ["/dev/cpu_dma_latency w"], "which it asks to keep the cores awake"
     assert "\nDevicePolicy=closed\n" in files["ruvrun.service"]

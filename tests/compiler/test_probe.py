@@ -31,8 +31,7 @@ from ruvrun.profile.draw import drawn, load_probe
 from ruvrun.profile.graph import graph_inputs
 from ruvrun.profile.sheet import load_sheet
 from ruvrun.profile.table import profile, segments
-from tests.compiler.builds import build, plan
-from tests.compiler.test_build_targets import rates
+from tests.compiler.builds import build, plan, rates
 from tests.decoders import open_decoders
 from tests.graphs import make_model, program_of, tensor, weight
 from tests.models import write_tiny_gguf

@@ -14,21 +14,7 @@ import pytest
 from ruvcompile.errors import InputError
 from ruvcompile.render import FILES, NodeFacts, mode_of, render_node
 from ruvcompile.targets import data_root, load_target, target_names
-
-FACTS = NodeFacts(
-    model="SmolLM2-135M",
-    id="0123456789abcdef" * 4,
-    node="pi5-1",
-    stage=1,
-    stages=4,
-    head=False,
-    head_node="pi5-0",
-    address="pi5-1.local",
-    port=7070,
-    cpus=(2, 3),
-    threads=2,
-)
-HEAD = replace(FACTS, node="pi5-0", stage=0, head=True, cpus=())
+from tests.nodes import HEAD, STAGE
 
 
 def _text(facts: NodeFacts, name: str, target: str = "pi5") -> str:
@@ -43,7 +29,7 @@ def _unit(facts: NodeFacts) -> configparser.SectionProxy:
 
 
 @pytest.mark.parametrize("target", sorted(target_names()))
-@pytest.mark.parametrize("facts", [FACTS, HEAD, replace(HEAD, stage=None)], ids=["stage", "head", "head only"])
+@pytest.mark.parametrize("facts", [STAGE, HEAD, replace(HEAD, stage=None)], ids=["stage", "head", "head only"])
 def test_every_target_renders_every_file(target: str, facts: NodeFacts, tmp_path: Path) -> None:
     files = render_node(load_target(target), facts)
     assert set(files) == set(FILES)
@@ -60,7 +46,7 @@ def test_every_target_renders_every_file(target: str, facts: NodeFacts, tmp_path
 
 
 def test_the_same_facts_give_the_same_bytes() -> None:
-    assert render_node(load_target("pi5"), FACTS) == render_node(load_target("pi5"), FACTS)
+    assert render_node(load_target("pi5"), STAGE) == render_node(load_target("pi5"), STAGE)
 
 
 def test_scripts_may_be_run_and_the_rest_only_read() -> None:
@@ -81,7 +67,7 @@ def test_scripts_may_be_run_and_the_rest_only_read() -> None:
 
 
 def test_the_unit_starts_this_node_on_its_cores() -> None:
-    unit = _unit(FACTS)
+    unit = _unit(STAGE)
     assert unit["ExecStart"] == (
         "/opt/ruvrun/%i/ruvrun serve /opt/ruvrun/%i/current/manifest.toml --node pi5-1 $RUVRUN_ARGS"
     )
@@ -92,7 +78,7 @@ def test_the_unit_starts_this_node_on_its_cores() -> None:
 
 
 def test_the_unit_may_write_only_what_it_compiles() -> None:
-    unit = _unit(FACTS)
+    unit = _unit(STAGE)
     assert (unit["CacheDirectory"], unit["Environment"]) == ("ruvrun/%i", "RUVRUN_CACHE=%C/ruvrun/%i")
     assert unit["ProtectSystem"] == "strict"
     assert "ReadWritePaths" not in unit
@@ -101,30 +87,30 @@ def test_the_unit_may_write_only_what_it_compiles() -> None:
 
 def test_only_the_head_answers_http_and_only_at_home() -> None:
     assert "RUVRUN_ARGS=--host 127.0.0.1 --port 8000\n" in _text(HEAD, "ruvrun.env")
-    assert "RUVRUN_ARGS=\n" in _text(FACTS, "ruvrun.env")
+    assert "RUVRUN_ARGS=\n" in _text(STAGE, "ruvrun.env")
     assert "ruvrun[head]==" in _text(HEAD, "requirements.txt")
-    assert "ruvrun[head]" not in _text(FACTS, "requirements.txt")
+    assert "ruvrun[head]" not in _text(STAGE, "requirements.txt")
 
 
 def test_the_install_script_refuses_another_kind_of_machine() -> None:
-    script = _text(FACTS, "install.sh")
+    script = _text(STAGE, "install.sh")
     assert "\narch=aarch64\nfeatures=(asimd asimddp asimdhp)\n" in script
-    assert "\narch=''\nfeatures=()\n" in _text(FACTS, "install.sh", "host")
-    assert tomllib.loads(_text(FACTS, "machine.toml")) == {
+    assert "\narch=''\nfeatures=()\n" in _text(STAGE, "install.sh", "host")
+    assert tomllib.loads(_text(STAGE, "machine.toml")) == {
         "format": 1, "title": "Raspberry Pi 5", "arch": "aarch64", "features": ["asimd", "asimddp", "asimdhp"],
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["a b", "a;reboot", "$(id)", "a\nb", "../a", ""])
 def test_a_name_that_could_break_out_is_refused(name: str) -> None:
-    for facts in (replace(FACTS, node=name), replace(FACTS, head_node=name)):
+    for facts in (replace(STAGE, node=name), replace(STAGE, head_node=name)):
         with pytest.raises(InputError) as caught:
             render_node(load_target("pi5"), facts)
         assert caught.value.ref == "node-name"
 
 
 def test_a_models_name_becomes_a_safe_service_name() -> None:
-    facts = replace(FACTS, model="My model; rm -rf /\n$(id)")
+    facts = replace(STAGE, model="My model; rm -rf /\n$(id)")
     assert (facts.folder, facts.service) == ("My-model-rm-rf-id", "ruvrun@My-model-rm-rf-id")
     assert "\nname=My-model-rm-rf-id\n" in _text(facts, "install.sh")
     assert "$(id)" not in _text(facts, "install.sh") + _text(facts, "ruvrun.service")
@@ -135,9 +121,9 @@ def test_a_target_overrides_a_template(tmp_path: Path) -> None:
     templates = tmp_path / "mine" / "templates"
     templates.mkdir()
     (templates / "ruvrun.env.j2").write_text("ONLY={{ node }}\n")
-    files = render_node(load_target("mine", tmp_path), FACTS)
+    files = render_node(load_target("mine", tmp_path), STAGE)
     assert files["ruvrun.env"] == b"ONLY=pi5-1\n"
-    assert files["install.sh"] == render_node(load_target("pi5"), FACTS)["install.sh"]
+    assert files["install.sh"] == render_node(load_target("pi5"), STAGE)["install.sh"]
 
 
 @pytest.mark.parametrize("template", ["{{ nodee }}", "{% if %}"])
@@ -146,5 +132,5 @@ def test_a_wrong_template_is_one_clear_error(tmp_path: Path, template: str) -> N
     (tmp_path / "mine" / "templates").mkdir()
     (tmp_path / "mine" / "templates" / "README.md.j2").write_text(template)
     with pytest.raises(InputError) as caught:
-        render_node(load_target("mine", tmp_path), FACTS)
+        render_node(load_target("mine", tmp_path), STAGE)
     assert caught.value.ref == "template-wrong"

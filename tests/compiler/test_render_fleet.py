@@ -12,36 +12,14 @@ import yaml
 
 import ruvrun
 from ruvcompile.errors import InputError
-from ruvcompile.render import NodeFacts, mode_of, render_fleet
-from ruvcompile.targets import Target, load_target, target_names
+from ruvcompile.render import mode_of, render_fleet
+from ruvcompile.targets import load_target, target_names
+from tests.nodes import STAGE, fleet
 
-FACTS = NodeFacts(
-    model="SmolLM2-135M",
-    id="0123456789abcdef" * 4,
-    node="pi5-0",
-    stage=0,
-    stages=2,
-    head=True,
-    head_node="pi5-0",
-    address="pi5-0.local",
-    port=7070,
-    cpus=(2, 3),
-    threads=2,
-)
 NAMES = ["SmolLM2-135M", "my model; rm -rf / $(id) `id` \"x\" 'y' # {{ z }} é", "%n: *a &b !c"]
 
 
-def fleet(*targets: str, model: str = FACTS.model) -> list[tuple[NodeFacts, Target]]:
-    """A node of each of these targets; the first is the head's."""
-    made = []
-    for number, name in enumerate(targets):
-        target = load_target(name)
-        facts = replace(FACTS, model=model, node=f"pi5-{number}", stage=number, head=number == 0)
-        made.append((facts, target.on(target.backend)))
-    return made
-
-
-def rendered(*targets: str, model: str = FACTS.model, kind: str = "decoder") -> dict[str, str]:
+def rendered(*targets: str, model: str = STAGE.model, kind: str = "decoder") -> dict[str, str]:
     files = render_fleet(fleet(*targets, model=model), kind=kind, version="0.1.0", most=4, wheels=False)
     return {name: data.decode() for name, data in files.items()}
 

@@ -31,7 +31,7 @@ from ruvcompile.targets import (
 )
 from ruvcompile.whole_targets import check_targets
 from ruvrun.backends import BACK_ENDS
-from tests.compiler.test_render import FACTS
+from tests.nodes import STAGE
 
 ROOT = Path(__file__).parents[2]
 GIB = 2**30
@@ -237,7 +237,7 @@ def test_files_of_ones_own_are_rendered(own: Path) -> None:
     (own / "mine" / "templates").mkdir()
     (own / "mine" / "templates" / "90-camera.rules.j2").write_text("# for {{ node }}\n")
     assert check_targets(own) == []
-    assert render_node(load_target("mine", own), FACTS)["90-camera.rules"] == b"# for pi5-1\n"
+    assert render_node(load_target("mine", own), STAGE)["90-camera.rules"] == b"# for pi5-1\n"
 
 
 def test_a_figure_is_scaled_from_a_target_that_there_is(own: Path) -> None:

@@ -22,7 +22,7 @@ import yaml
 
 from ruvcompile.render import mode_of, render_fleet, render_node
 from ruvcompile.targets import target_names
-from tests.compiler.test_render_fleet import fleet
+from tests.nodes import fleet
 
 TOOLS = ("shellcheck", "docker-compose", "haproxy", "openssl")
 pytestmark = [

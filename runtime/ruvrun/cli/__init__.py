@@ -6,7 +6,6 @@ loads only what its role needs, and ``--help`` is quick.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import traceback
@@ -22,21 +21,7 @@ from ruvrun.cli.profile import profile
 from ruvrun.cli.run import run
 from ruvrun.cli.serve import serve
 from ruvrun.cli.voice import Commands, report, usage
-from ruvrun.errors import MachineError, RuvError, UsageError
-
-# What an OSError says when the machine refuses, and the fault is not ours.
-REFUSALS = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.ENOTDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.EMFILE,
-    errno.ENFILE,
-)
+from ruvrun.errors import REFUSALS, MachineError, RuvError, UsageError
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
