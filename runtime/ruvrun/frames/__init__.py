@@ -272,7 +272,9 @@ def decode(parts: Sequence[Buffer]) -> tuple[Message, dict[str, Value]]:
     tensors: dict[str, Value] = {}
     if not header.tensors and len(parts) == 1:
         return header.message, tensors
-    told = [entry[3] for entry in header.tensors].count(None)
+    told = 0
+    for entry in header.tensors:
+        told += entry[3] is None
     if told != len(parts) - 1:
         raise FrameError(f"{len(parts) - 1} tensors came where the header tells of {told}")
     rest = iter(parts[1:])

@@ -85,8 +85,9 @@ def view(name: str, code: str, shape: tuple[int, ...], data: Buffer) -> Value:
     there = data.nbytes if isinstance(data, memoryview) else len(data)
     if array.nbytes != there or array is _NOTHING:
         raise FrameError(f"tensor {_shown(name)} is said to be {code} {list(shape)}, but {there} bytes came")
-    # Data may begin anywhere in a receive buffer; kernels want an element on a multiple of its size.
-    return array if array.flags.aligned else array.copy()
+    # Data may begin anywhere in a receive buffer; kernels want an element on a multiple of its size. What was in the
+    # header is an object of its own, and begins where any number may.
+    return array if isinstance(data, bytes) or array.flags.aligned else array.copy()
 
 
 def length(name: str, shape: tuple[int, ...], data: Buffer) -> int:
