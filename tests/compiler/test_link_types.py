@@ -22,7 +22,7 @@ from ruvcompile.verify.equality import measure
 from ruvcompile.verify.staged import is_rounded, same_chains
 from ruvrun.costs import load_costs
 from ruvrun.manifest import Tensor, load_manifest
-from ruvrun.pipeline import halves
+from ruvrun.pipeline import halves, join_local
 from tests.assumed import assume_costs
 from tests.compiler.builds import build, check_whole, options, plan, write_costs
 from tests.decoders import Stage, ask, open_pipeline, tiny_program
@@ -202,6 +202,32 @@ def test_answers_over_links_that_round_come_from_the_engine_too(tmp_path) -> Non
         assert narrow.generate([request])[request.id] == together[request.id], "whatever the company"
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_tokens_that_are_too_loud_for_a_link_end_nobody(backend, tmp_path, monkeypatch) -> None:
+    """Half of the vocabulary is a million times as large, so some rows of most steps are beyond float16."""
+    monkeypatch.setattr("tests.models.np.random.default_rng", lambda seed: Loud(seed, slice(None, None, 2)))
+    program = tiny_program(tmp_path, "int4", layers=LAYERS, tied=False)
+    monkeypatch.undo()
+    narrow = join_local(two(program, tmp_path, "f16", backend), context=64, streams=4)
+    seen: list[bool] = []
+    kept = narrow.workers[1].handle
+
+    def handle(message: Any, tensors: Any) -> Any:
+        seen.extend(array.dtype == np.float32 for array in tensors.values())
+        return kept(message, tensors)
+
+    monkeypatch.setattr(narrow.workers[1], "handle", handle)
+    loud, quiet = [range(4, 12, 2), range(40, 50, 2)], [range(5, 13, 2), range(41, 51, 2)]
+    requests = [ask(number, prompt, 24) for number, prompt in enumerate([*loud, *quiet])]
+    together = narrow.generate(requests)
+    assert set(seen) == {True, False}
+    for request in requests:
+        assert len(together[request.id]) == 24
+        assert narrow.generate([request])[request.id] == together[request.id], "whatever the company"
+    wide = join_local(two(program, tmp_path, "f32", backend), context=64, streams=4)
+    assert [tokens[0] for tokens in wide.generate(requests).values()] == [tokens[0] for tokens in together.values()]
+
+
 def built(model: Path, folder: Path, told: Told, kind: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         assume_costs(patch)
@@ -241,13 +267,15 @@ def test_activations_beyond_float16_are_refused_by_their_magnitude(tmp_path, mon
 
 
 class Loud:
-    """Draws the embedding, which comes first, a million times as large."""
+    """Draws some rows of the embedding, which comes first, a million times as large."""
 
-    def __init__(self, seed: int) -> None:
-        self._random, self._scale = np.random.Generator(np.random.PCG64(seed)), 1e6
+    def __init__(self, seed: int, rows: slice = slice(None)) -> None:
+        self._random, self._scale, self._rows = np.random.Generator(np.random.PCG64(seed)), 1e6, rows
 
     def standard_normal(self, shape: Any) -> Any:
-        values, self._scale = self._random.standard_normal(shape) * self._scale, 1.0
+        values = self._random.standard_normal(shape)
+        values[self._rows] *= self._scale
+        self._scale = 1.0
         return values
 
 

@@ -17,7 +17,7 @@ from ruvrun.bundle import StageSpec
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, Span
 from ruvrun.manifest import Manifest, Tensor, dump_manifest, identify, load_manifest
-from ruvrun.pipeline.halves import LARGEST, narrowed, over_link, widened
+from ruvrun.pipeline.halves import LARGEST, is_wide, narrowed, over_link, widened
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.fakes import greedy
 from tests.runtime.manifests import example as a_manifest
@@ -50,12 +50,29 @@ def test_a_frame_carries_half_the_bytes_and_the_same_values(sent: Array) -> None
 
 
 @pytest.mark.parametrize("value", [65520.0, -65520.0, 1e5, -3.4e38])
-def test_what_float16_cannot_hold_is_refused_by_its_magnitude(value: float) -> None:
+def test_what_float16_cannot_hold_is_refused_by_its_magnitude_where_a_sample_must_fit(value: float) -> None:
     with pytest.raises(IntegrityError) as error:
-        narrowed(HALF, np.array([[1.0, value, 2.0, -70000.0 if abs(value) > 7e4 else 0.0]], np.float32))
+        over_link(HALF, np.array([[1.0, value, 2.0, -70000.0 if abs(value) > 7e4 else 0.0]], np.float32))
     assert error.value.ref == "link-overflow"
     assert f"hidden has a value of magnitude {abs(value):.6g}" in error.value.message
     assert error.value.hint == "build with --link-type f32"
+
+
+_any = st.floats(width=32) | st.sampled_from([65519.0, 65520.0, -1e5, 2.0**127])
+
+
+@given(arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.just(4)), elements=_any))
+def test_a_row_gets_the_same_whoever_is_in_its_company(sent: Array) -> None:
+    """One that float16 cannot hold comes as it was; all others as they come alone."""
+    came = narrowed(HALF, sent)
+    alone = [narrowed(HALF, row[None]) for row in sent]
+    assert (came.dtype == np.float32) == any(row.dtype == np.float32 for row in alone)
+    assert is_wide(HALF, came) == (came.dtype == np.float32)
+    for row, own, array in zip(sent, alone, widened(HALF, came), strict=True):
+        assert np.array_equal(widened(HALF, own)[0], array, equal_nan=True)
+        if own.dtype == np.float32:
+            assert np.array_equal(array, row, equal_nan=True)
+    assert not (np.isinf(widened(HALF, came)) & np.isfinite(sent)).any()
 
 
 def test_what_is_no_number_already_is_nothing_that_the_link_did() -> None:
@@ -72,19 +89,19 @@ def test_without_a_wire_type_nothing_is_touched() -> None:
 class Doubles:
     """A decoder stage that gives twice what comes, and keeps nothing."""
 
-    slots, context = 1, 8
+    slots, context = 2, 8
 
     def __init__(self) -> None:
         self.came: list[Array] = []
 
     def step(self, spans: Sequence[Span], tensors: Mapping[str, Array]) -> dict[str, Array]:
-        assert len(spans) == 1
+        assert sum(span.count for span in spans) == len(tensors["hidden"])
         self.came.append(tensors["hidden"])
         return {"more": 2 * tensors["hidden"]}
 
 
-def middle() -> tuple[Worker, Doubles]:
-    """A stage between two others, with sequence 0 open; it reads ``hidden`` and only relays ``early``."""
+def middle(sequences: int = 1) -> tuple[Worker, Doubles]:
+    """A stage between two others, with so many sequences open; it reads ``hidden`` and only relays ``early``."""
     more = msgspec.structs.replace(HALF, name="more")
     spec = StageSpec(
         kind="decoder",
@@ -100,12 +117,13 @@ def middle() -> tuple[Worker, Doubles]:
     )
     executor = Doubles()
     worker = Worker(executor, spec)
-    worker.handle(frames.Open(1, 0, 0, greedy()), {})
+    for number in range(sequences):
+        worker.handle(frames.Open(1, number, number, greedy()), {})
     return worker, executor
 
 
-def a_step(number: int, position: int) -> frames.Step:
-    return frames.Step(1, number, (frames.SeqStep(0, 0, position, 1, 1),))
+def a_step(number: int, position: int, sequences: int = 1) -> frames.Step:
+    return frames.Step(1, number, tuple(frames.SeqStep(each, each, position, 1, 1) for each in range(sequences)))
 
 
 def test_a_stage_computes_in_its_own_type_and_sends_and_relays_in_the_links() -> None:
@@ -127,12 +145,27 @@ def test_a_stage_refuses_an_activation_that_came_unrounded() -> None:
         worker.handle(a_step(1, 0), {"hidden": np.zeros((1, 4), np.float32)})
 
 
-def test_a_value_beyond_float16_fails_the_step_and_sends_nothing() -> None:
-    worker, _ = middle()
-    came = {name: np.full((1, 4), 60000, np.float16) for name in ("hidden", "early")}
-    with pytest.raises(IntegrityError, match="more has a value of magnitude 12"):
-        worker.handle(a_step(1, 0), came)
-    assert worker.handle(a_step(2, 1), came) is None, "the rest of the epoch is dropped"
+def test_a_value_beyond_float16_is_passed_on_and_the_company_notices_nothing() -> None:
+    """From stage to stage, until it is too large for the next one's own sum; what is only relayed stays as it came."""
+    (worker, _), (behind, executor) = middle(2), middle(2)
+    came = {name: np.array([[60000] * 4, [0.3] * 4], np.float16) for name in ("hidden", "early")}
+    result = worker.handle(a_step(2, 0, 2), came)
+    assert result is not None
+    sent = result[1]
+    assert {name: array.dtype for name, array in sent.items()} == {
+        "more": np.float32, "early": np.float16, "hidden": np.float16,
+    }  # fmt: skip
+    assert np.array_equal(sent["more"][0], [120000] * 4)
+    alone, _ = middle()
+    other = alone.handle(a_step(1, 0), {name: array[1:] for name, array in came.items()})
+    assert other is not None
+    assert other[1]["more"].dtype == np.float16
+    assert np.array_equal(sent["more"][1:], other[1]["more"])
+    result = behind.handle(a_step(2, 0, 2), {"hidden": sent["more"], "early": sent["more"]})
+    assert result is not None
+    assert np.array_equal(executor.came[0], sent["more"])
+    assert result[1]["early"] is sent["more"]
+    assert worker.handle(a_step(3, 1, 2), came) is not None, "and the step after it goes on"
 
 
 def rounding() -> Manifest:

@@ -45,7 +45,7 @@ from ruvrun.executors import Array, CopyingExecutor, DecoderExecutor, GraphExecu
 from ruvrun.pipeline.asked import Asked
 from ruvrun.pipeline.calls import too_large
 from ruvrun.pipeline.granted import Granted, fault
-from ruvrun.pipeline.halves import narrowed, widened
+from ruvrun.pipeline.halves import is_wide, narrowed, widened
 from ruvrun.pipeline.meter import Meter
 
 Result = tuple[frames.Message, dict[str, Array]]
@@ -91,7 +91,7 @@ class Worker:
         self.granted = Granted(executor)
         self._wide = [tensor for tensor in spec.inputs if tensor.wire]
         self._narrow = [tensor for tensor in spec.outputs if tensor.wire]
-        self._packed = [(each.name, np.dtype(each.wire or each.dtype), tuple(each.shape[1:])) for each in spec.inputs]
+        self._packed = [(each, np.dtype(each.wire or each.dtype), tuple(each.shape[1:])) for each in spec.inputs]
         self._room = Room()
         self._open: dict[int, _Opened] = {}
         # How many positions of a slot were computed for a sequence that is closed.
@@ -275,9 +275,10 @@ class Worker:
                 asked.plain = asked.plain and sampler.plain
         if not spans:
             raise fault(f"step {message.step} is empty")
-        for name, dtype, rest in self._packed:
-            array = tensors.get(name)
-            if array is None or array.dtype != dtype or array.shape != (tokens, *rest):
+        for tensor, dtype, rest in self._packed:
+            array = tensors.get(tensor.name)
+            fits = array is not None and (array.dtype == dtype or is_wide(tensor, array))
+            if array is None or not fits or array.shape != (tokens, *rest):
                 found = "none" if array is None else f"{array.dtype} {list(array.shape)}"
-                raise fault(f"{name} must be {dtype} {[tokens, *rest]}; came: {found}")
+                raise fault(f"{tensor.name} must be {dtype} {[tokens, *rest]}; came: {found}")
         return spans, asked
