@@ -68,6 +68,9 @@ class ScriptedDriver:
     def load(self) -> tuple[int, int]:
         return len(self._alive), 0
 
+    def put_backs(self) -> int:
+        return 3
+
     def _run(self, request: Request, on_event: Callable[[Token | Lost], None]) -> None:
         for event in self.script(request):
             if request.id not in self._alive:

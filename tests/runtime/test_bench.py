@@ -25,11 +25,15 @@ from ruvrun.bench import (
 )
 from ruvrun.bench.stages import stage_figures, verdict
 from ruvrun.cli import cli
+from ruvrun.engine import Engine
 from ruvrun.errors import FitError, InputError, UnreachableError
 from ruvrun.frames import Counters, State
+from ruvrun.manifest.blocks import Pool
+from ruvrun.pipeline.driver import Driver
 from tests.runtime.driving import driving, graph
-from tests.runtime.fake_ring import WAIT, fake_manifest
+from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest
 from tests.runtime.graph_heads import serving
+from tests.runtime.pools import pooled_workers
 
 
 def test_one_stream_is_its_own_pace() -> None:
@@ -137,10 +141,28 @@ def test_a_decoder_is_driven_to_its_last_token() -> None:
         found = bench(driver, manifest, Work(4, 5, 9))
         assert found["tokens"] == 36
         assert found["streams"] == 4
+        assert found["put_backs"] == 0
         assert len(found["stages"]) == 2
         longer = generate(driver, manifest, Work(2, 5, 3, seconds=0.2))
         assert len(longer) > 2
         assert all(len(line.tokens) == 3 for line in longer)
+
+
+def test_put_backs_are_told() -> None:
+    """Two want all of a context each, and there is space for one."""
+    pool = Pool(6, 4)
+    ring = FakeRing(pooled_workers(2, sequences=4, context=24, pool=pool), ["a", "b"])
+    manifest = fake_manifest(["a", "b"])
+    driver = Driver(manifest, ring, Engine(stages=2, context=24, streams=4, epoch=7, pool=pool))
+    driver.start()
+    try:
+        ring.ready()
+        assert driver.wait_ready(WAIT)
+        found = bench(driver, manifest, Work(2, 3, 21))
+        assert found["put_backs"] == driver.put_backs() > 0, "the warm-up has space for both"
+        assert found["tokens"] == 42
+    finally:
+        driver.stop()
 
 
 def test_what_does_not_fit_the_context_is_refused_and_not_cut_short() -> None:

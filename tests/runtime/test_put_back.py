@@ -109,6 +109,15 @@ def test_what_was_put_back_is_computed_mode_by_mode() -> None:
     ]
 
 
+def test_put_backs_are_counted() -> None:
+    """Each is a sequence that is opened again; ends and cancels are none."""
+    ring, asked = grown(many=4)
+    ring.cancel(1)
+    ring.drain()
+    assert ring.engine.put_backs == len(opens(ring)) - len(asked) > 1
+    assert Ring(2, 8).engine.put_backs == 0
+
+
 def test_penalties_and_scores_are_as_if_nothing_had_happened() -> None:
     sampling = frames.Sampling(
         0.9, 0.95, 7, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.7, logprobs=2

@@ -263,6 +263,7 @@ def test_metrics_count_what_happened(tokenizer: Tokenizer) -> None:
         "ruvrun_completion_tokens_total 3",
         "ruvrun_first_token_total 1",
         "ruvrun_requests_running 0",
+        "ruvrun_put_backs_total 3",
         'ruvrun_node_ready{node="pi-0",stage="0"} 1',
         'ruvrun_node_ready{node="pi-1",stage="1"} 0',
     ):

@@ -10,6 +10,7 @@ What the figures mean:
   ``--seconds``, where streams begin again and again), it is all tokens over all time.
 - ``ttft_ms`` is from handing a request in to its first token; ``tpot_ms`` is, per request, the mean time from
   token to token after the first.
+- ``put_backs`` is how often a sequence was put back as space ran out, whose tokens were then computed again.
 - A stage's ``busy`` and ``wait`` are shares of the time between its first and last step; ``bubble`` is the mean
   share in which stages stood idle. ``measured_ms`` is the median step by the clock, ``own_ms`` what
   its thread worked of it, ``predicted_ms`` the plan's, of as many rows as these streams make.
@@ -76,12 +77,14 @@ def bench(driver: Driver, manifest: Manifest, work: Work) -> dict[str, Any]:
     """
     generate(driver, manifest, Work(work.streams, min(16, work.prompt_tokens), min(4, work.max_tokens)))
     driver.counters(reset=True)
+    before = driver.put_backs()
     timelines = generate(driver, manifest, work)
     counters = driver.counters()
     return {
         **figures(timelines, steady=work.seconds is None),
         "streams": work.streams,
         "prompt_tokens": work.prompt_tokens,
+        "put_backs": driver.put_backs() - before,
         **stage_figures(manifest, counters, work.streams),
         "accepted_per_step": None,
     }

@@ -3,8 +3,8 @@
 The life of a request here:
 
 1. ``add`` checks it and puts it at the end of the line.
-2. As soon as there is space for it, the first in the line gets that (see ``line``, ``kv`` and ``blocks``); where space
-   runs out later, the youngest is put back into the line (see ``roster``).
+2. As soon as there is space for it, the first in the line gets that, or one of the next who needs less (see ``line``,
+   ``kv`` and ``blocks``); where space runs out later, the youngest is put back into the line (see ``roster``).
 3. ``step`` sends an Open before its first Step, with what need not be computed of its prompt (see ``contents``), then
    the rest in chunks (see ``scheduler``). The chunk with the prompt's last token asks for a row.
 4. ``receive`` takes the token the last stage sampled. Until then nothing that depends on it is sent.
@@ -101,6 +101,11 @@ class Engine:
         return self._roster.has_room(self.context)
 
     @property
+    def put_backs(self) -> int:
+        """How often a sequence was put back, as space ran out, since the engine began."""
+        return self._roster.put_backs
+
+    @property
     def unread(self) -> int:
         """Prompt tokens that were not sent yet, of those who wait, too."""
         return sum(each.prompt_left for each in self._roster)
@@ -115,7 +120,7 @@ class Engine:
         return not (self.running or self.waiting or self._flights or self._outbox)
 
     def add(self, request: Request) -> None:
-        """Take a request; first come, first served.
+        """Take a request: first come, first served, but for the few who may pass it (``line``).
 
         Raises:
             InputError: the prompt is empty or leaves no room for a token, or no token is asked for.

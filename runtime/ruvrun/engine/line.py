@@ -1,11 +1,12 @@
 """Those who wait for space, in the order in which they came.
 
-First come, first served: the first in line begins as soon as there is space for it. Who was put back, or lost a stage,
-stands in front of all that came later, as requests are counted.
+First come, first served, with a bound on how long anyone is passed over: the first in line begins as soon as there is
+space for it. Who was put back, or lost a stage, stands in front of all that came later, as requests are counted.
 
-Where space is in blocks, the first may need much while little is free, and others behind it need less. Then they pass,
-since what is free would be of no use to anybody; but nobody is passed over more than ``PASSES`` times, and none but
-the first ``LOOK`` look for a gap. So who needs a whole pool gets it when these, and who ran before, are done.
+Where space is in slots, nobody passes anybody. Where it is in blocks, the first may need much while little is free, and
+others behind it need less. Then they pass, since what is free would be of no use to anybody; but while one waits no
+more than ``PASSES`` of those who came later begin before it, and none but the first ``LOOK`` look for a gap. So who
+needs a whole pool gets it when these, and who ran before, are done.
 """
 
 from __future__ import annotations

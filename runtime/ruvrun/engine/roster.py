@@ -28,6 +28,7 @@ class Roster:
         line: those that wait for it.
         table: whose which space is.
         grows: whether they get more of it as they go on; who has a slot has space for a whole context.
+        put_backs: how often one was put back.
     """
 
     def __init__(self, table: SlotTable) -> None:
@@ -36,6 +37,7 @@ class Roster:
         self.running: dict[int, Sequence] = {}
         self._blocks = table if isinstance(table, BlockTable) else None
         self.grows = self._blocks is not None
+        self.put_backs = 0
 
     def __contains__(self, name: int) -> bool:
         return name in self.running or name in self.line
@@ -89,6 +91,7 @@ class Roster:
                     gone.append(youngest)
         for each in gone:
             self.line.rejoin(each.afresh())
+        self.put_backs += len(gone)
         if gone:
             self.admit()
         return gone

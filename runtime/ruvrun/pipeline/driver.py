@@ -59,10 +59,7 @@ class Links(Protocol):
         """Bind, and begin to connect to every stage; returns at once."""
 
     def poll(self, timeout: float | None) -> Sequence[tuple[Message, Tensors, int]]:
-        """Wait up to ``timeout`` seconds (None: for ever) and return what came, and of which pipeline: messages of
-        stages, and ``State`` for every change of a stage, ``lost`` included. Returns early, and with nothing, after
-        ``wake``.
-        """
+        """What came, as ``Ring.poll`` tells it."""
 
     def send(self, message: Ring, tensors: Tensors, pipeline: int) -> None:
         """Send to stage 0 of this pipeline; never blocks."""
@@ -208,6 +205,10 @@ class Driver:
         with self._lock:
             running = sum(lane.work.running for lane in self._lanes)
             return running, sum(lane.work.waiting + len(lane.kept) for lane in self._lanes)
+
+    def put_backs(self) -> int:
+        """How often a sequence was put back, as space ran out, since the head began."""
+        return sum(lane.work.put_backs for lane in self._lanes if isinstance(lane.work, Engine))
 
     def counters(self, *, reset: bool = False, timeout: float = 5.0) -> dict[str, Counters]:
         """Every stage's counters since the last reset, by node name; a stage that does not answer is left out."""

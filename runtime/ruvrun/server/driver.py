@@ -33,6 +33,9 @@ class Driver(Protocol):
     def load(self) -> tuple[int, int]:
         """How many requests run, and how many wait."""
 
+    def put_backs(self) -> int:
+        """How often a sequence was put back, as space ran out, since the head began."""
+
 
 def serves(driver: Driver) -> bool:
     """Whether requests are taken: one pipeline has all its stages."""

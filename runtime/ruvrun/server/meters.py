@@ -19,6 +19,9 @@ class Meters:
         self.first = Counter("ruvrun_first_token_total", "Requests that got their first token.")
         self.first_seconds = Counter("ruvrun_first_token_seconds_total", "Time until the first token, summed.")
         self.lost = Counter("ruvrun_lost_total", "Requests that ended because a stage was lost.")
+        self.put_backs = Counter(
+            "ruvrun_put_backs_total", "Sequences that were put back as space ran out, to be computed again later."
+        )
         self.running = Gauge("ruvrun_requests_running", "Sequences or calls in the pipeline.")
         self.waiting = Gauge("ruvrun_requests_waiting", "Sequences or calls that wait for space.")
         self.ready = Gauge("ruvrun_node_ready", "1 where the node's stage answers.", ("node", "stage"))
@@ -28,6 +31,7 @@ class Meters:
         running, waiting = driver.load()
         self.running.set(running)
         self.waiting.set(waiting)
+        self.put_backs.set(driver.put_backs())
         for node in driver.health()["nodes"]:
             self.ready.set(node["state"] == READY, node["node"], str(node["stage"]))
         return render(vars(self).values())
