@@ -114,7 +114,11 @@ class Company:
     def __enter__(self) -> Company:
         for thread in self._threads:
             thread.start()
+        until = time.monotonic() + WAIT
         while not all(len(seen) > 20 for seen in self.seen):
+            if time.monotonic() > until or not all(thread.is_alive() for thread in self._threads):
+                self._over.set()
+                raise SystemExit(f"error: the company does not decode: {[len(seen) for seen in self.seen]} tokens came")
             time.sleep(0.05)
         return self
 
@@ -122,6 +126,8 @@ class Company:
         self._over.set()
         for thread in self._threads:
             thread.join(WAIT)
+            if thread.is_alive():
+                raise SystemExit(f"error: one of the company still waits after {WAIT:.0f} s")
 
     def gaps(self, start: float, end: float) -> list[float]:
         """Milliseconds between neighbouring tokens of the same text, of those that came in this time."""
