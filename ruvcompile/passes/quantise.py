@@ -96,13 +96,10 @@ def _floats(program: Program) -> bool:
     return not program.decoder.exported and all(node.op_type != "MatMulNBits" for node in program.model.graph)
 
 
-def quantise_blocks(weight: Float, bits: int) -> Quantised:
-    """Quantise ``weight`` ``[rows, columns]``, columns a multiple of 32, to 4 or 8 bits."""
-    return quantise_rows([weight], weight.shape, bits)
-
-
 def quantise_rows(parts: Iterable[Float], shape: tuple[int, ...], bits: int) -> Quantised:
-    """Quantise a matrix that comes a few rows at a time (``matrices.row_blocks``), together of ``shape``."""
+    """Quantise a matrix ``[rows, columns]``, columns a multiple of 32, to 4 or 8 bits. It comes a few rows at a time
+    (``matrices.row_blocks``), together of ``shape``.
+    """
     rows, columns = shape
     blocks = columns // BLOCK
     values = np.empty((rows, columns * bits // 8), np.uint8)
@@ -123,19 +120,6 @@ def quantise_rows(parts: Iterable[Float], shape: tuple[int, ...], bits: int) -> 
                 values[here] = levels.reshape(-1, columns)
             at = here.stop
     return Quantised(values, scales, zeros)
-
-
-def dequantise_blocks(quantised: Quantised, bits: int) -> Float:
-    """The float32 values ``[rows, columns]`` that a quantised weight stands for."""
-    values = quantised.values
-    if bits == 4:
-        values = np.stack([values & 15, values >> 4], -1).reshape(values.shape[0], -1)
-    zeros: Any = np.float32(128)
-    if quantised.zeros is not None:
-        unpacked = np.stack([quantised.zeros & 15, quantised.zeros >> 4], -1).reshape(values.shape[0], -1)
-        zeros = np.repeat(unpacked[:, : quantised.scales.shape[1]], BLOCK, 1).astype(np.float32)
-    result: Float = (values.astype(np.float32) - zeros) * np.repeat(quantised.scales, BLOCK, 1)
-    return result
 
 
 def _fit_symmetric(blocks: Float) -> tuple[Bytes, Float, Bytes]:
@@ -296,4 +280,4 @@ def _present(zeros: Bytes | None) -> Bytes:
     return zeros
 
 
-__all__ = ["BLOCK", "MS_DOMAIN", "Quantised", "dequantise_blocks", "quantise", "quantise_blocks", "quantise_rows"]
+__all__ = ["BLOCK", "MS_DOMAIN", "Quantised", "quantise", "quantise_rows"]

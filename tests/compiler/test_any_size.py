@@ -20,7 +20,7 @@ from ruvcompile.measure import decoder as measuring
 from ruvcompile.measure.terms import Terms
 from ruvcompile.parts import Parts, run_parts
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
-from ruvcompile.passes.quantise import quantise, quantise_blocks, quantise_rows
+from ruvcompile.passes.quantise import quantise, quantise_rows
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.verify.floats import float_groups, run_floats
@@ -28,6 +28,7 @@ from ruvcompile.whole import run_whole
 from tests.compiler.builds import build, check_whole
 from tests.decoders import write_stages
 from tests.models import write_tiny_gguf
+from tests.quantised import quantised
 
 LAYERS = 3
 
@@ -84,7 +85,7 @@ def test_the_other_orientation_is_not_mistaken_for_rows() -> None:
 def test_quantised_in_parts_is_quantised_whole(sizes: list[int], columns: int, bits: int) -> None:
     """Wherever the parts end, and whatever of them is worked on at once."""
     weight = np.random.default_rng(columns).standard_normal((sum(sizes), columns)).astype(np.float32)
-    whole = quantise_blocks(weight, bits)
+    whole = quantised(weight, bits)
     made = quantise_rows(np.split(weight, np.cumsum(sizes)[:-1]), weight.shape, bits)
     row_by_row = quantise_rows(list(weight[:, None]), weight.shape, bits)
     for found in (made, row_by_row):

@@ -17,13 +17,14 @@ from onnx import TensorProto, helper
 from ruvcompile.load import load
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes import run as run_passes
-from ruvcompile.passes.quantise import BLOCK, dequantise_blocks, quantise, quantise_blocks
+from ruvcompile.passes.quantise import BLOCK, quantise
 from ruvcompile.program import BITS, Decoder, Program
 from ruvcompile.whole import run_whole
 from ruvrun.errors import InputError
 from tests.decoders import tiny_program, write_stages
 from tests.graphs import make_model, program_of, tensor, weight
 from tests.models import write_tiny_gguf
+from tests.quantised import dequantised, quantised
 
 DECODER = Decoder("llama", 1, 64, 1, 1, 64, 10, 64, ())
 KINDS = {
@@ -80,7 +81,7 @@ def nearest(blocks: np.ndarray) -> np.ndarray:
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 5))
 def test_no_block_is_worse_than_rounded_to_nearest(kind: str, seed: int, rows: int, blocks: int) -> None:
     values = KINDS[kind](np.random.default_rng(seed), (rows, blocks * BLOCK)).astype(np.float32)
-    found = dequantise_blocks(quantise_blocks(values, 4), 4)
+    found = dequantised(quantised(values, 4), 4)
     assert found.shape == values.shape
     truth = values.reshape(-1, BLOCK).astype(np.float64)
     error = ((found.reshape(-1, BLOCK) - truth) ** 2).sum(1)
@@ -91,16 +92,16 @@ def test_no_block_is_worse_than_rounded_to_nearest(kind: str, seed: int, rows: i
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 2**32 - 1), st.integers(1, 5))
 def test_eight_bits_are_off_by_half_a_level_at_most(kind: str, seed: int, blocks: int) -> None:
     values = KINDS[kind](np.random.default_rng(seed), (2, blocks * BLOCK)).astype(np.float32)
-    found = quantise_blocks(values, 8)
+    found = quantised(values, 8)
     assert found.zeros is None
     half = np.repeat(found.scales, BLOCK, 1) / 2
-    assert (np.abs(dequantise_blocks(found, 8) - values) <= half * 1.0001).all()
+    assert (np.abs(dequantised(found, 8) - values) <= half * 1.0001).all()
 
 
 def test_normal_weights_lose_little() -> None:
     values = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
     for bits, most in ((4, 0.08), (8, 0.006)):
-        error = dequantise_blocks(quantise_blocks(values, bits), bits) - values
+        error = dequantised(quantised(values, bits), bits) - values
         assert np.sqrt((error**2).mean()) < most
 
 
@@ -123,7 +124,7 @@ def test_the_matrix_kernel_reads_the_blocks_as_we_do(quant: str, blocks: int) ->
     matrix = np.random.default_rng(blocks).standard_normal((blocks * BLOCK, 7)).astype(np.float32) + 0.5
     program = quantise(linear(matrix), quant, accuracy=1)
     found = run_whole(program.model, {"x": np.eye(blocks * BLOCK, dtype=np.float32)})["y"]
-    np.testing.assert_allclose(found, dequantise_blocks(quantise_blocks(matrix.T, bits), bits).T, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(found, dequantised(quantised(matrix.T, bits), bits).T, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("quant", ["int4", "int8"])
@@ -134,7 +135,7 @@ def test_the_gather_kernel_reads_the_blocks_as_we_do(quant: str, blocks: int) ->
     program = quantise(embedding(table), quant)
     ids = np.array([5, 0, 3, 3], np.int64)
     found = run_whole(program.model, {"ids": ids})["y"]
-    wanted = dequantise_blocks(quantise_blocks(table, bits), bits)[ids]
+    wanted = dequantised(quantised(table, bits), bits)[ids]
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
 
 

@@ -13,13 +13,13 @@ from ruvcompile.errors import InputError
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
-from ruvcompile.passes.quantise import dequantise_blocks, quantise_blocks
 from ruvcompile.program import Program
 from ruvrun.executors import load_decoder
 from ruvrun.executors.reference.operators import Gelu, MatMul, MatMulNBits, widened
 from tests.decoders import family_program
 from tests.graphs import make_model, program_of, tensor
 from tests.logits import answer
+from tests.quantised import dequantised, quantised
 
 IDS = np.random.default_rng(7).integers(3, 300, 60)
 SIZES = (40, *[1] * 20)
@@ -68,10 +68,10 @@ def test_activations_are_never_quantised(tmp_path) -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weights_are_the_numbers_that_they_stand_for(bits) -> None:
     matrix = RANDOM.standard_normal((6, 96)).astype(np.float32)
-    made = quantise_blocks(matrix, bits)
+    made = quantised(matrix, bits)
     exact = widened(made.values, made.scales, made.zeros, bits, 32)
     assert exact.dtype == np.float64
-    assert np.array_equal(exact.astype(np.float32), dequantise_blocks(made, bits))
+    assert np.array_equal(exact.astype(np.float32), dequantised(made, bits))
     floats = (
         None if made.zeros is None else np.stack([made.zeros & 15, made.zeros >> 4], -1).reshape(6, -1)[:, :3] * 1.0
     )
@@ -80,7 +80,7 @@ def test_weights_are_the_numbers_that_they_stand_for(bits) -> None:
 
 def test_a_product_is_the_same_in_parts(monkeypatch) -> None:
     matrix = RANDOM.standard_normal((40, 64)).astype(np.float32)
-    made, x = quantise_blocks(matrix, 4), RANDOM.standard_normal((1, 3, 64))
+    made, x = quantised(matrix, 4), RANDOM.standard_normal((1, 3, 64))
     exact = x @ widened(made.values, made.scales, made.zeros, 4, 32).T
     monkeypatch.setattr("ruvrun.executors.reference.operators.AT_ONCE", 150)
     sizes = {"N": 40, "K": 64, "bits": 4, "block_size": 32}

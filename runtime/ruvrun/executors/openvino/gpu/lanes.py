@@ -48,7 +48,6 @@ class Lane:
     request: Any
     places: Array
     filled: int = 0
-    compactions: int = 0
 
     def rewind(self, position: int) -> None:
         """Let nothing from ``position`` on count any more."""
@@ -78,7 +77,6 @@ class Lane:
             variable.state = ov.Tensor(np.ascontiguousarray(variable.state.data[:, :, kept]))
         self.places[: len(kept)] = self.places[kept]
         self.filled = len(kept)
-        self.compactions += 1
 
 
 class LaneDecoder:
@@ -144,10 +142,6 @@ class LaneDecoder:
         (source,) = self._spec.inputs
         some = np.zeros((1, *(size for size in source.shape[1:] if isinstance(size, int))), source.dtype)
         self.step([Span(0, 0, 1, 1)], {source.name: some})
-
-    def lane(self, slot: int) -> Lane | None:
-        """What a slot holds, once it was used."""
-        return self._lanes.get(slot)
 
     def _lane(self, slot: int) -> Lane:
         """The lane of a slot, which is made when it is first used: it has memory of its own for activations, too."""
