@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ruvrun.costs import along
+from ruvrun.manifest.blocks import Pool
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,14 @@ class HopForecast:
 
 @dataclass(frozen=True)
 class PipelineForecast:
-    """Stages in order; ``hops`` has one more: head to first stage, between stages, last stage to head."""
+    """Stages in order; ``hops`` has one more: head to first stage, between stages, last stage to head.
+
+    ``pool`` is what its sequences share where all stages have their space in blocks: then more of them are at work.
+    """
 
     stages: tuple[StageForecast, ...]
     hops: tuple[HopForecast, ...]
+    pool: Pool | None = None
 
 
 @dataclass(frozen=True)

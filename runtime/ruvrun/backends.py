@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES, KvType
-from ruvrun.manifest.blocks import pool_of, sequences_of
+from ruvrun.manifest.blocks import Pool, pool_of, sequences_of
 
 KV_TYPES: Mapping[str, KvType] = {"f32": "float32", "f16": "float16", "u8": "uint8"}
 """Types of keys and values: their names in options and in OpenVINO, and in a manifest, which are NumPy's."""
@@ -118,6 +118,13 @@ def at_work(backends: Collection[str], streams: int) -> int:
     return sequences_of(streams) if POOLED.issuperset(backends) else streams
 
 
+def shared_by(backends: Collection[str], context: int, streams: int) -> Pool | None:
+    """The pool that sequences share in a pipeline on these back ends, planned for ``streams`` of ``context`` positions;
+    None where each has a slot.
+    """
+    return pool_of(context, streams) if POOLED.issuperset(backends) else None
+
+
 def package_of(backend: str) -> str:
     """The package that a back end is in; of an unknown one its name."""
     return BACK_ENDS[backend].package if backend in BACK_ENDS else backend
@@ -137,4 +144,5 @@ __all__ = [
     "device_for",
     "package_of",
     "positions",
+    "shared_by",
 ]

@@ -12,6 +12,7 @@ from ruvcompile.plan.pace import first_token_ms
 from ruvcompile.plan.shapes import Solution
 from ruvcompile.plan.solve import Solver
 from ruvcompile.plan.tasks import Desk, Load
+from ruvrun.backends import at_work, shared_by
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _ALL_STREAMS = 16
@@ -21,10 +22,10 @@ _TOKENS = (2, 16, 32, 64, 128, CHUNK, CHUNK + 1)
 def forecast_of(desk: Desk, solution: Solution, source: str) -> Forecast:
     """The forecast of all pipelines of a solution."""
     facts, share = desk.facts, -(-solution.streams // solution.shape.replicas)
-    rows = [each for each in _ROWS if each <= share] or [1]
-    if share not in rows:
-        rows.append(share)
-    rows = rows if facts.decoder else [1]
+    most = max(at_work(_backends(members), share) for members in solution.members) if facts.decoder else 1
+    rows = [each for each in _ROWS if each <= most]
+    if most not in rows:
+        rows.append(most)
     pipelines = tuple(
         _pipeline(desk, solution, stages, members, rows)
         for stages, members in zip(solution.pipelines, solution.members, strict=True)
@@ -80,7 +81,13 @@ def _pipeline(
         curve = tuple((float(each), times[place]) for each, times in zip(rows, steps, strict=True))
         chunks = tuple((float(each), chunk_ms(desk, solution, stages, place, each, 0)) for each in tokens)
         found.append(StageForecast(member.name, Curve(curve), Curve(chunks or ((1.0, 0.0),))))
-    return PipelineForecast(tuple(found), tuple(_hops(desk, stages, members)))
+    share = -(-solution.streams // solution.shape.replicas)
+    pool = shared_by(_backends(members), desk.facts.context, share) if desk.facts.decoder else None
+    return PipelineForecast(tuple(found), tuple(_hops(desk, stages, members)), pool)
+
+
+def _backends(members: Sequence[Member]) -> set[str]:
+    return {member.target.backend for member in members}
 
 
 def inner_times(

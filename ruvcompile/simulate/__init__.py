@@ -1,7 +1,8 @@
 """What a planned fleet would do for its users: a discrete-event simulation from the plan's forecast.
 
 1. ``load``      who asks what, and when: drawn from a seed, all of it beforehand
-2. ``turns``     which sequences form a pipeline's next step: the rules of the runtime's engine
+2. ``turns``     which sequences form a pipeline's next step: the rules of the runtime's engine; where sequences share
+                 space, the engine itself (``shared``)
 3. ``ring``      when that step is on which link and stage, and when it is back: arithmetic, not events
 4. ``service``   the head and all its pipelines in order of time; nodes that go away and come back
 5. ``figures``, ``away``, ``timeline``   what that means

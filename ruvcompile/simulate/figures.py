@@ -16,8 +16,8 @@ def figures(forecast: Forecast, load: Load, outcome: Outcome) -> dict[str, Any]:
     """The JSON object, but for how many nodes may be away.
 
     ``ttft_ms`` is from when a request is made to its first token, ``tpot_ms`` per request the mean time from token to
-    token after the first, ``busy`` the share of the time in which a stage works, and ``bubble`` the mean share in which
-    stages stand idle, while all users are there.
+    token after the first, ``put_backs`` how often a sequence was put back as space ran out, ``busy`` the share of the
+    time in which a stage works, and ``bubble`` the mean share in which stages stand idle, while all users are there.
     """
     made = [*outcome.finished, *outcome.lost]
     elapsed_ms = max(outcome.full_ms, 1e-9)
@@ -39,6 +39,7 @@ def figures(forecast: Forecast, load: Load, outcome: Outcome) -> dict[str, Any]:
             "ttft_ms": _percentiles(waits(outcome)),
             "tpot_ms": _percentiles(paces(outcome)),
             "tokens_per_s": round(1e3 * outcome.tokens / elapsed_ms, 3),
+            "put_backs": outcome.put_backs,
         }
     else:
         found |= {

@@ -6,6 +6,7 @@ takes in all of it and then sends what may go, as the real one does. Each step c
 
 A request goes to a pipeline that has room for it: the one that holds the fewest sequences and, of those, the one with
 the fewest prompt tokens to read; as the runtime's head chooses. While none has room requests wait, the oldest first.
+Where sequences share space, each pipeline has those who wait for its own, and gives them to one that has room.
 **When a node goes away**, its pipeline cannot work until every one of its nodes is there. What it held is lost with it;
 who asked for that asks again at once, and is served before others who came later (``retries`` counts it). Requests for
 which no pipeline ever comes back are ``lost``. If the head's node is away, nothing is served.
@@ -24,6 +25,7 @@ from typing import Any
 from ruvcompile.forecast import Forecast
 from ruvcompile.simulate.load import Load, draw
 from ruvcompile.simulate.ring import HEAD, Ring, Span
+from ruvcompile.simulate.shared import SharedTurns, level, turns_of
 from ruvcompile.simulate.turns import Calls, Job, Turns
 
 _ASKED, _RETURNED, _FREE, _AWAY, _BACK = range(5)
@@ -45,7 +47,8 @@ class Outcome:
     ``finished`` and ``lost`` are all requests that were made, the last of which ended at ``end_ms``. What was done in
     all is told up to ``full_ms``, when the last request was given out and fewer and fewer were left to ask (up to the
     end where all are given out at the beginning): ``tokens`` that came, ``steps`` that were sent, ``busy_ms``, the work
-    of each stage, pipeline by pipeline, and ``head_ms``, that of the head.
+    of each stage, pipeline by pipeline, and ``head_ms``, that of the head. ``put_backs`` is how often a sequence was
+    put back as space ran out.
     """
 
     finished: tuple[Job, ...]
@@ -56,6 +59,7 @@ class Outcome:
     steps: int
     busy_ms: tuple[tuple[float, ...], ...]
     head_ms: float
+    put_backs: int
 
 
 class _Pipeline:
@@ -63,7 +67,7 @@ class _Pipeline:
 
     __slots__ = ("away", "epoch", "ring", "turns")
 
-    def __init__(self, turns: Turns | Calls, ring: Ring) -> None:
+    def __init__(self, turns: Turns | Calls | SharedTurns, ring: Ring) -> None:
         self.turns, self.ring = turns, ring
         self.epoch, self.away = 0, 0
 
@@ -98,12 +102,13 @@ class Service:
         self._events: list[tuple[Any, ...]] = []
         self._numbered = 0
         self._heard: deque[tuple[Any, ...]] = deque()
+        self._levels = len(self._pipelines) > 1 and isinstance(self._pipelines[0].turns, SharedTurns)
         self._head_free = 0.0
         self._head_worked = 0.0
         self._head_ms = cache(forecast.head_ms)
         self._head_costs = any(ms for _, ms in forecast.head_ms.points)
         self._waiting: deque[Job] = deque()
-        self._asked = 0
+        self._asked = self._came = 0
         self._steps = 0
         self._tokens = 0
         self._full: tuple[float, int, int, tuple[tuple[float, ...], ...], float] | None = None
@@ -124,7 +129,7 @@ class Service:
             now = event[0]
             if now > self._until or len(self._finished) == self._load.requests:
                 break
-            alone = not heard and not (events and events[0][0] <= now)
+            alone = not (heard or self._levels) and not (events and events[0][0] <= now)
             if alone and event[2] == _RETURNED and now >= self._head_free:  # the usual case, without detours
                 pipeline, epoch, jobs, decode = event[3]
                 if epoch == pipeline.epoch:
@@ -144,7 +149,8 @@ class Service:
             self._act(now)
         lost = [] if self._until < math.inf else self._unfinished()
         full_ms, tokens, steps, busy, head_ms = self._full or self._done(self._end)
-        return Outcome(tuple(self._finished), tuple(lost), self._end, full_ms, tokens, steps, busy, head_ms)
+        back = sum(pipeline.turns.put_backs for pipeline in self._pipelines)
+        return Outcome(tuple(self._finished), tuple(lost), self._end, full_ms, tokens, steps, busy, head_ms, back)
 
     def _done(self, now: float) -> tuple[float, int, int, tuple[tuple[float, ...], ...], float]:
         """What was done in all until now."""
@@ -163,11 +169,17 @@ class Service:
                     self._returned(now, pipeline, jobs, decode)
                     concerned[pipeline] = None
             elif kind == _ASKED:
+                what.number, self._came = self._came, self._came + 1
                 self._dispatch(what, concerned)
                 if self._load.rate:
                     self._ask(now, what.user)
             else:
                 self._changed(now, what, kind == _AWAY, concerned)
+        if self._levels:
+            shared = {
+                each.turns: each for each in self._pipelines if isinstance(each.turns, SharedTurns) and not each.away
+            }
+            concerned |= dict.fromkeys(shared[each] for each in level(shared))
         at = now
         for pipeline in concerned:
             at = self._send(pipeline, at)
@@ -196,12 +208,12 @@ class Service:
             self._spans.append(Span(HEAD, HEAD, self._forecast.head_node, at, at + takes, "head", rows))
 
     def _returned(self, now: float, pipeline: _Pipeline, jobs: list[Job], decode: bool) -> None:
-        if self._times:
-            for job in jobs:
-                job.times.append(now)
         turns = pipeline.turns
-        self._tokens += len(jobs)
-        done = turns.returned(jobs, decode, now)
+        came, done = turns.returned(jobs, decode, now)
+        if self._times:
+            for job in came:
+                job.times.append(now)
+        self._tokens += len(came)
         if not done:
             return
         self._end = now
@@ -277,10 +289,8 @@ class Service:
 
     def _pipeline(self, number: int) -> _Pipeline:
         forecast = self._forecast
-        expected = forecast.pipelines[number]
-        stages = len(expected.stages)
-        turns = Turns(stages, forecast.streams, forecast.chunk) if forecast.decoder else Calls(stages)
-        return _Pipeline(turns, Ring(expected, number, forecast.head_node, forecast.decoder, self._spans))
+        ring = Ring(forecast.pipelines[number], number, forecast.head_node, forecast.decoder, self._spans)
+        return _Pipeline(turns_of(forecast, number), ring)
 
 
 def simulate(forecast: Forecast, load: Load, absences: Sequence[Absence] = ()) -> Outcome:

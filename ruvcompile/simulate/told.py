@@ -21,6 +21,8 @@ def simulation_text(found: Mapping[str, Any]) -> str:
             f"first token after {_seconds(found['ttft_ms']['p50'])} (p95 {_seconds(found['ttft_ms']['p95'])}), "
             f"p95 {found['tpot_ms']['p95'] or 0:.0f} ms per token, {found['tokens_per_s']:.3g} tokens/s in all"
         )
+        if found["put_backs"]:
+            waits += f", sequences put back {found['put_backs']} times"
         asked = f"{asked}, {lengths}"
     else:
         waits = (

@@ -45,6 +45,7 @@ def table(
     overhead: Mapping[str, float] | None = None,
     links: Sequence[LinkCost] = (),
     resident: int = 0,
+    backend: str = "onnxruntime",
 ) -> CostTable:
     """Rows of every unit on every target of ``ms``: so many ms a row, some labels a multiple of that.
 
@@ -52,6 +53,7 @@ def table(
         per_row: what each further row costs, as a share of the first; 1 makes rows without a curve.
         beside: companies that are measured; in each further one everything takes a tenth longer.
         overhead: fields of the overhead rows.
+        backend: of all rows.
         resident: bytes in memory of each byte of weights; 0: not measured.
     """
     units = program_units(program)
@@ -63,7 +65,7 @@ def table(
             for key, unit in distinct.items():
                 one = base * slower * (labels or {}).get(label(unit, decoder=True), 1.0)
                 curve = [] if per_row == 1 else [Point(ms=one * (1 + per_row * (k - 1)), rows=k) for k in (1, 2, 4, 8)]
-                what = {"target": target, "backend": "onnxruntime", "threads": 1, "beside": company, "source": 0}
+                what = {"target": target, "backend": backend, "threads": 1, "beside": company, "source": 0}
                 sizes = {"weight_bytes": 1000, "resident_bytes": 1000 * resident}
                 rows.append(
                     UnitCost(
@@ -80,7 +82,7 @@ def table(
                 Overhead(
                     kind="decoder",
                     target=target,
-                    backend="onnxruntime",
+                    backend=backend,
                     threads=1,
                     beside=company,
                     source=0,

@@ -21,6 +21,7 @@ from ruvcompile.simulate.away import limit_ms
 from ruvcompile.simulate.figures import figures, paces, percentile, waits
 from ruvcompile.simulate.load import draw
 from ruvcompile.simulate.told import simulation_text
+from ruvrun.manifest.blocks import Pool, pool_of
 from tests.compiler.forecasts import NOTHING, fleet, line, pipeline, together
 
 FOREVER = math.inf
@@ -164,6 +165,10 @@ def _cases(draw_: st.DrawFn) -> tuple[Forecast, Load, list[Absence]]:
     head_node = draw_(st.sampled_from(["head", "p0-0"]))
     forecast = fleet(*pipelines, head=line(draw_(st.floats(0, 5)), 0.1), head_node=head_node, chunk=32)
     forecast = replace(forecast, streams=draw_(st.integers(1, 6)), decoder=draw_(st.booleans()))
+    if forecast.decoder and draw_(st.booleans()):  # some of them share their space
+        pools = [draw_(st.none() | st.integers(4, 9).map(lambda blocks: Pool(blocks, 32))) for _ in pipelines]
+        shared = tuple(replace(each, pool=pool) for each, pool in zip(pipelines, pools, strict=True))
+        forecast = replace(forecast, context=128, pipelines=shared)
     spread = draw_(st.sampled_from([0.0, 0.5, 2.0]))
     asks: dict[str, Any] = draw_(
         st.sampled_from([{"users": 1}, {"users": 7}, {"users": 5, "think_ms": 80.0}, {"rate": 20.0}])
@@ -274,6 +279,11 @@ def test_a_simulation_is_told_in_a_sentence() -> None:
     assert "32 tokens in the mean, cut where the context of 64 ends: " in small, "nobody is told of lengths nobody had"
     graph = replace(fleet(pipeline(line(20, 2))), decoder=False)
     assert "items/s in all" in simulation_text(simulation(graph, 1, 512))
+    assert "put back" not in told
+    tight = replace(forecast.pipelines[0], pool=pool_of(1024, 1))
+    full = simulation(replace(forecast, pipelines=(tight,), streams=1, context=1024), 30, 100, 250)
+    assert full["put_backs"] > 0
+    assert f", sequences put back {full['put_backs']} times; stages idle" in simulation_text(full)
 
 
 def test_a_timeline_shows_everybody_at_work_and_nobody_twice_at_once() -> None:

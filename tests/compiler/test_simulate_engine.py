@@ -6,11 +6,12 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from ruvcompile.forecast import Forecast, HopForecast, PipelineForecast, StageForecast
@@ -18,10 +19,13 @@ from ruvcompile.simulate.load import Draws, Lengths, Load
 from ruvcompile.simulate.service import Service
 from ruvrun.engine import Engine, Request
 from ruvrun.frames import Sampled, Sampling, Step
-from tests.compiler.forecasts import NOTHING, line
+from ruvrun.manifest.blocks import Pool, sequences_of
+from tests.compiler.forecasts import NEAR, NOTHING, line
 from tests.runtime.consistency import check
 
-CHUNK = 16
+CHUNK, CONTEXT, SIZE = 16, 64, 4
+BLOCKS = CONTEXT // SIZE
+"""Of one sequence that uses the whole context."""
 Asked = tuple[float, int, int]
 
 
@@ -37,11 +41,17 @@ def _takes(pipeline: PipelineForecast, place: int, step: Step, asked: Sequence[A
     return hop.ms_per_byte * hop.bytes_per_row * carried
 
 
-def by_engine(forecast: Forecast, asked: Sequence[Asked]) -> list[list[float]]:
-    """When each token of each request comes, by the real engine and servers that have an event for all they do."""
+def by_engine(forecast: Forecast, asked: Sequence[Asked]) -> tuple[list[list[float]], int]:
+    """When each token of each request comes, by the real engine and servers that have an event for all they do; and how
+    many were put back.
+    """
     (pipeline,) = forecast.pipelines
     engine = Engine(
-        stages=len(pipeline.stages), context=forecast.context, streams=forecast.streams, chunk=forecast.chunk
+        stages=len(pipeline.stages),
+        context=forecast.context,
+        streams=sequences_of(forecast.streams) if pipeline.pool else forecast.streams,
+        chunk=forecast.chunk,
+        pool=pipeline.pool,
     )
     queues: list[deque[Step]] = [deque() for _ in range(2 * len(pipeline.stages) + 1)]
     busy: list[Step | None] = [None] * len(queues)
@@ -84,26 +94,24 @@ def by_engine(forecast: Forecast, asked: Sequence[Asked]) -> list[list[float]]:
                 queues[0].append(sent[0])
                 begin(0, now)
     assert engine.idle
-    return times
+    return times, engine.put_backs
 
 
-def by_simulation(forecast: Forecast, asked: Sequence[Asked]) -> list[list[float]]:
+def by_simulation(forecast: Forecast, asked: Sequence[Asked]) -> tuple[list[list[float]], int]:
     service = Service(forecast, Load(len(asked), Lengths(1), Lengths(1), rate=1.0), times=True)
     arrivals, prompts, answers = (list(each) for each in zip(*asked, strict=True))
     service._draws = Draws(prompts, answers, arrivals, [])
-    done = service.run().finished
-    return [job.times for job in sorted(done, key=lambda job: job.number)]
+    outcome = service.run()
+    return [job.times for job in sorted(outcome.finished, key=lambda job: job.number)], outcome.put_backs
 
 
-@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 14), st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
-def test_every_token_comes_when_the_engine_says(stages: int, streams: int, requests: int, seed: int) -> None:
-    random = np.random.default_rng(seed)
+def drawn(random: np.random.Generator, stages: int, streams: int, pool: Pool | None) -> Forecast:
+    """A pipeline of stages and links of any speed."""
 
     def curve() -> Any:
         return line(random.uniform(1, 20), random.uniform(0.1, 3))
 
-    forecast = Forecast(
+    return Forecast(
         (
             PipelineForecast(
                 tuple(StageForecast(f"node-{number}", curve(), curve()) for number in range(stages)),
@@ -111,19 +119,64 @@ def test_every_token_comes_when_the_engine_says(stages: int, streams: int, reque
                     HopForecast(random.uniform(0, 30), random.uniform(0, 0.01), int(random.integers(0, 300)))
                     for _ in range(stages + 1)
                 ),
+                pool,
             ),
         ),
         "head",
         NOTHING,
         True,
         streams,
-        64,
+        CONTEXT,
         CHUNK,
     )
+
+
+def asked_of(random: np.random.Generator, requests: int, answer: int) -> list[Asked]:
+    """So many requests that fit the context, of answers below ``answer`` tokens."""
     at = np.cumsum(random.exponential(random.choice([1.0, 100.0, 1000.0]), requests)).tolist()
-    asked = [(float(each), int(random.integers(1, 50)), int(random.integers(1, 13))) for each in at]
-    expected = by_engine(forecast, asked)
-    found = by_simulation(forecast, asked)
+    lengths = [(int(random.integers(1, 50)), int(random.integers(1, answer))) for _ in at]
+    return [(float(each), prompt, min(own, CONTEXT - prompt)) for each, (prompt, own) in zip(at, lengths, strict=True)]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["slots", "blocks"])
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 14), st.integers(0, 2**32 - 1))
+@settings(max_examples=150, deadline=None)
+def test_every_token_comes_when_the_engine_says(
+    shared: bool, stages: int, streams: int, requests: int, seed: int
+) -> None:
+    """Where space is in blocks, those whose tokens come again, too."""
+    random = np.random.default_rng(seed)
+    forecast = drawn(random, stages, streams, Pool(BLOCKS + int(random.integers(0, 20)), SIZE) if shared else None)
+    asked = asked_of(random, requests, 60 if shared else 13)
+    expected, put_backs = by_engine(forecast, asked)
+    found, counted = by_simulation(forecast, asked)
+    assert counted == put_backs
+    event(f"{'some' if put_backs else 'none'} put back")
     assert [len(each) for each in found] == [len(each) for each in expected] == [answer for _, _, answer in asked]
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-9)
+
+
+def test_more_are_at_work_than_were_planned_for_and_some_are_put_back() -> None:
+    """In the space of four whole contexts: eight of a quarter each run together, and eight that grow do not."""
+    shared = drawn(np.random.default_rng(3), 2, 4, Pool(4 * BLOCKS, SIZE))
+    slots = replace(shared, pipelines=(replace(shared.pipelines[0], pool=None),))
+    short, long = ([(0.0, 4, answer)] * 8 for answer in (8, 56))
+    together, in_turn = ([times[0] for times in by_simulation(each, short)[0]] for each in (shared, slots))
+    assert max(together) < max(in_turn)
+    assert by_simulation(shared, short)[1] == 0
+    assert by_simulation(shared, long)[1] > 0
+    assert by_simulation(slots, long)[1] == 0
+
+
+def test_who_waits_at_a_full_pipeline_goes_on_at_one_that_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pools of a context each, and three who want all of one: the third goes to where the shorter one ends."""
+    one = PipelineForecast((StageForecast("a", line(10, 1), line(10, 1)),), (NEAR, NEAR), Pool(BLOCKS, SIZE))
+    other = replace(one, stages=(replace(one.stages[0], node="b"),))
+    forecast = Forecast((one, other), "head", NOTHING, True, 1, CONTEXT, CHUNK)
+    asked = [(0.0, 60, 4), (1.0, 61, 1), (2.0, 60, 2)]
+    long, short, third = by_simulation(forecast, asked)[0]
+    assert short[-1] < long[-1] < third[0]
+    monkeypatch.setattr("ruvcompile.simulate.service.level", lambda _: [])
+    stayed = by_simulation(forecast, asked)[0][2]
+    assert stayed[0] - third[0] == pytest.approx(long[-1] - short[-1])

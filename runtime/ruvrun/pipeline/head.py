@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ruvrun.backends import COPYING, POOLED, at_work
+from ruvrun.backends import COPYING, at_work, shared_by
 from ruvrun.engine import Engine
 from ruvrun.manifest import Manifest, Pipeline, Space
-from ruvrun.manifest.blocks import BLOCK, pool_of
+from ruvrun.manifest.blocks import BLOCK
 from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.chunks import chunks_beside
 from ruvrun.pipeline.driver import Driver
@@ -61,7 +61,7 @@ def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, 
     Sequences share their space where all stages have theirs in blocks.
     """
     backends = {manifest.stage[placed.stage].backend for placed in pipeline.stages}
-    copies, pooled = backends <= COPYING, backends <= POOLED
+    copies = backends <= COPYING
     expected = [manifest.plan.of(placed.node) for placed in pipeline.stages]
     return Engine(
         stages=len(pipeline.stages),
@@ -70,5 +70,5 @@ def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, 
         beside=chunks_beside(expected) if serving and copies else (),
         epoch=epoch,
         reuse=BLOCK if serving and copies else 0,
-        pool=pool_of(space.context, space.streams) if pooled else None,
+        pool=shared_by(backends, space.context, space.streams),
     )
