@@ -3,10 +3,10 @@
     python -m tests.runtime.soak --seconds 600 [--seed N] [--slots]
 
 Two pipelines of two processes each (of the fake decoder, whose tokens depend on all that may go wrong), the real head
-and HTTP. Clients come at random, read slowly, hang up, ask for more than fits, are given too little time, or find the
-queue full; one pipeline loses a stage now and then. Space is in blocks, and short, or in slots. Every answer is held
-against the model alone: text, number of tokens and why it ended. At the end nobody waits, no space is held, and neither
-memory nor file descriptors have grown.
+and HTTP. Clients come at random, read slowly, hang up in a stream or before an answer, stop at a text, ask for more
+than fits, are given too little time, or find the queue full; one pipeline loses a stage now and then. Space is in
+blocks, and so short that many are put back, or in slots. Every answer is held against the model alone: text, number of
+tokens and why it ended. At the end nobody waits, no space is held, and neither memory nor file descriptors have grown.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from ruvrun.engine import Engine, Request
+from ruvrun.engine import Engine, Request, blocks
 from ruvrun.manifest import Space
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
@@ -50,6 +51,7 @@ class Clients:
         self.host = url.removeprefix("http://")
         self.tokenizer = tokenizer
         self.seen: Counter[str] = Counter()
+        self.held: list[str] = []
         self.wrong: list[str] = []
         self.over = threading.Event()
         self.seed = seed
@@ -60,7 +62,7 @@ class Clients:
         """One client, until it is over."""
         draw = random.Random(f"{self.seed}/{number}")
         acts: list[Callable[[random.Random], str]] = [self.ask, self.ask, self.stream, self.stream, self.hang_up]
-        acts += [self.ask_too_much, self.hurry, self.read_slowly]
+        acts += [self.leave, self.stop, self.ask_too_much, self.hurry, self.read_slowly]
         while not self.over.is_set():
             act = draw.choice(acts)
             try:
@@ -95,6 +97,25 @@ class Clients:
                 response.readline()
             return "hung up"
 
+    def leave(self, draw: random.Random) -> str:
+        with self._asked(self._prompt(draw), draw.randint(1, 40)):
+            time.sleep(draw.uniform(0.0, 0.05))
+            return "left"
+
+    def stop(self, draw: random.Random) -> str:
+        """At a character that comes in the answer, perhaps before its end."""
+        prompt = self._prompt(draw)
+        text, finish = self._answer(self._request(prompt, 40))
+        at = draw.choice([each for each in text if each.isascii()] or ["#"])
+        if at in text:
+            text, finish = text[: text.index(at)], "stop"
+        with self._post(draw, stream=False, prompt=prompt, limit=40, stop=at) as (response, _):
+            if refused := _refused(response):
+                return refused
+            (choice,) = json.loads(response.read())["choices"]
+            assert (choice["text"], choice["finish_reason"]) == (text, finish)
+            return "stopped"
+
     def ask_too_much(self, draw: random.Random) -> str:
         with self._post(draw, stream=False, prompt=[5] * CONTEXT) as (response, _):
             assert response.status == 400
@@ -117,21 +138,32 @@ class Clients:
         stream: bool,
         prompt: list[int] | None = None,
         headers: dict[str, str] | None = None,
+        limit: int = 0,
+        **more: Any,
     ) -> Iterator[tuple[http.client.HTTPResponse, Request]]:
-        if prompt is None:
-            own = [draw.randrange(3, VOCAB) for _ in range(draw.randint(1, 12))]
-            prompt = [*draw.choice([[], *self.stems])[: draw.randint(0, 45)], *own]
-        limit = draw.randint(1, 40)
-        body: dict[str, Any] = {"prompt": prompt, "max_tokens": limit, "temperature": 0, "stream": stream}
+        """Ask, and wait for the answer to begin; with it comes what was asked."""
+        prompt, limit = prompt or self._prompt(draw), limit or draw.randint(1, 40)
+        with self._asked(prompt, limit, headers, stream=stream, **more) as connection:
+            yield connection.getresponse(), self._request(prompt, limit)
+
+    @contextlib.contextmanager
+    def _asked(
+        self, prompt: list[int], limit: int, headers: dict[str, str] | None = None, **more: Any
+    ) -> Iterator[http.client.HTTPConnection]:
+        body = {"prompt": prompt, "max_tokens": limit, "temperature": 0, **more}
         connection = http.client.HTTPConnection(self.host, timeout=SAFETY)
         try:
             connection.request("POST", PATH, json.dumps(body), headers or {})
-            yield (
-                connection.getresponse(),
-                Request(0, tuple(prompt), min(limit, CONTEXT - len(prompt)), greedy(), frozenset([EOS])),
-            )
+            yield connection
         finally:
             connection.close()
+
+    def _prompt(self, draw: random.Random) -> list[int]:
+        own = [draw.randrange(3, VOCAB) for _ in range(draw.randint(1, 12))]
+        return [*draw.choice([[], *self.stems])[: draw.randint(0, 45)], *own]
+
+    def _request(self, prompt: list[int], limit: int) -> Request:
+        return Request(0, tuple(prompt), min(limit, CONTEXT - len(prompt)), greedy(), frozenset([EOS]))
 
     def _plain(self, response: http.client.HTTPResponse, expected: Request) -> str:
         if refused := _refused(response):
@@ -158,10 +190,10 @@ def _refused(response: http.client.HTTPResponse) -> str:
     return ""
 
 
-def soak(directory: Path, seconds: float, seed: int, *, pooled: bool) -> Counter[str]:
-    """Run it; what was seen, by kind. AssertionError where anything is not as it must be."""
+def soak(directory: Path, seconds: float, seed: int, *, pooled: bool) -> Clients:
+    """Run it; who saw what. AssertionError where anything is not as it must be."""
     tokenizer = Tokenizer(write_head(directory / "head", byte_level()))
-    with fleet(directory, 2, 2, local=True, pooled=pooled) as made:
+    with fleet(directory, 2, 2, local=True, pooled=pooled) as made, patch.object(blocks, "MARGIN", 0):
         space = Space(context=CONTEXT, streams=SLOTS)
         driver = open_driver(made.manifest, made.endpoints, made.bundle("n0"), space, serving=True)
         driver.start()
@@ -175,7 +207,8 @@ def soak(directory: Path, seconds: float, seed: int, *, pooled: bool) -> Counter
                 clients = Clients(url, tokenizer, seed)
                 _crowd(clients, made, driver, seconds)
             assert not clients.wrong, clients.wrong
-            return clients.seen
+            clients.seen["put back"] = driver.put_backs()
+            return clients
         finally:
             driver.stop()
 
@@ -208,7 +241,12 @@ def _crowd(clients: Clients, made: Fleet, driver: Driver, seconds: float) -> Non
         assert isinstance(lane.work, Engine)
         assert not lane.callers
         check(lane.work)
-    for (files, size), (files_then, size_then) in zip(_held(made, {"n0", "n1"}), before, strict=True):
+    for name, (files, size), (files_then, size_then) in zip(
+        ("head and clients", "n0", "n1"), _held(made, {"n0", "n1"}), before, strict=True
+    ):
+        clients.held.append(
+            f"{name}: {files_then} to {files} file descriptors, {size_then >> 20} to {size >> 20} MiB resident"
+        )
         assert files <= files_then + 4, "file descriptors are left open"
         assert size <= size_then + ROOM_TO_GROW, f"memory has grown by {(size - size_then) >> 20} MiB"
 
@@ -230,7 +268,9 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--slots", action="store_true")
     options = parser.parse_args()
-    print(f"seed {options.seed}")
+    print(f"space in {'slots' if options.slots else 'blocks'}, {options.seconds:g} s, seed {options.seed}")
     with tempfile.TemporaryDirectory() as folder:
-        for kind, count in sorted(soak(Path(folder), options.seconds, options.seed, pooled=not options.slots).items()):
-            print(f"{count:8} {kind}")
+        saw = soak(Path(folder), options.seconds, options.seed, pooled=not options.slots)
+    for kind, count in sorted(saw.seen.items()):
+        print(f"{count:8} {kind}")
+    print("\n".join(saw.held))
