@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -221,6 +222,16 @@ def test_a_graph_stage_takes_its_own_and_relays_the_rest(last: bool) -> None:
     assert result[1]["state"] is state
     assert len(result[1]) == 2
     assert worker.meter.steps == 1
+
+
+def test_a_graph_may_take_what_numpy_has_no_type_for() -> None:
+    inputs = [Tensor(name="a", dtype="string", shape=["n"]), Tensor(name="b", dtype="bfloat16", shape=[])]
+    spec = msgspec.structs.replace(graph_spec(last=True), inputs=inputs, forward=["sum"])
+    result = Worker(Adder(), spec).handle(
+        frames.Run(1, 0, 4), {"a": np.array(["x"], object), "b": np.array("y", object)}
+    )
+    assert result is not None
+    assert result[1]["sum"].tolist() == ["xy"]
 
 
 @pytest.mark.parametrize("incomplete", [{"a": np.ones(1)}, {"a": np.ones(1), "b": np.ones(1)}])

@@ -91,7 +91,8 @@ class Worker:
         self.granted = Granted(executor)
         self._wide = [tensor for tensor in spec.inputs if tensor.wire]
         self._narrow = [tensor for tensor in spec.outputs if tensor.wire]
-        self._packed = [(each, np.dtype(each.wire or each.dtype), tuple(each.shape[1:])) for each in spec.inputs]
+        packed = spec.inputs if spec.kind == "decoder" else ()  # a graph's may be of types that numpy has no name for
+        self._packed = [(each, np.dtype(each.wire or each.dtype), tuple(each.shape[1:])) for each in packed]
         self._room = Room()
         self._open: dict[int, _Opened] = {}
         # How many positions of a slot were computed for a sequence that is closed.
