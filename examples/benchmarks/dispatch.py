@@ -2,7 +2,8 @@
 
 A ring of one stage, head and stage as processes on one core, as `ruvrun serve` starts them. A round is from the moment
 when the last of the 8 has got its token to the next such moment; what the stage's process spent inside the executor is
-taken off. What is left is the engine, both links, the worker, and sampling: greedy (A), or top_p 0.9 (B).
+taken off. What is left is the engine, both links, the worker, and sampling: greedy (A), or top_p 0.9 (B). The
+executor's own lines around its back end's call count as the call.
 """
 
 from __future__ import annotations
