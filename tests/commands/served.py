@@ -59,7 +59,10 @@ class Served:
         """Process ids of ``head`` and of ``stage NODE``."""
         found = {}
         for child in psutil.Process(self.process.pid).children(recursive=True):
-            words = child.cmdline()
+            try:
+                words = child.cmdline()
+            except psutil.NoSuchProcess:  # it has just ended
+                continue
             if "--role" in words:
                 role, node = words[words.index("--role") + 1], words[words.index("--node") + 1]
                 found[role if role == "head" else f"stage {node}"] = child.pid

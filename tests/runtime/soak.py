@@ -52,6 +52,7 @@ class Clients:
         self.tokenizer = tokenizer
         self.seen: Counter[str] = Counter()
         self.held: list[str] = []
+        self.stood_still = 0.0
         self.wrong: list[str] = []
         self.over = threading.Event()
         self.seed = seed
@@ -70,6 +71,13 @@ class Clients:
             except Exception as error:  # noqa: BLE001 - told at the end, whatever it is
                 self.wrong.append(f"{act.__name__}: {type(error).__name__}: {error}")
                 self.over.set()
+
+    def watch(self) -> None:
+        """How long this process itself stood still, which is then not the service's fault, until it is over."""
+        before = time.monotonic()
+        while not self.over.wait(0.1):
+            now = time.monotonic()
+            self.stood_still, before = max(self.stood_still, now - before), now
 
     def ask(self, draw: random.Random) -> str:
         with self._post(draw, stream=False) as (response, expected):
@@ -206,7 +214,7 @@ def soak(directory: Path, seconds: float, seed: int, *, pooled: bool) -> Clients
             with served(app) as url:
                 clients = Clients(url, tokenizer, seed)
                 _crowd(clients, made, driver, seconds)
-            assert not clients.wrong, clients.wrong
+            assert not clients.wrong, (clients.wrong, f"this process stood still for {clients.stood_still:.1f} s")
             clients.seen["put back"] = driver.put_backs()
             return clients
         finally:
@@ -215,6 +223,7 @@ def soak(directory: Path, seconds: float, seed: int, *, pooled: bool) -> Clients
 
 def _crowd(clients: Clients, made: Fleet, driver: Driver, seconds: float) -> None:
     threads = [threading.Thread(target=clients.run, args=(number,)) for number in range(CLIENTS)]
+    threads.append(threading.Thread(target=clients.watch))
     for thread in threads:
         thread.start()
     end = time.monotonic() + seconds
