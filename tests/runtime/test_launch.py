@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.applications import Starlette
 
 from ruvrun import launch, machine
 from ruvrun.errors import UsageError
@@ -185,3 +186,36 @@ def test_a_stage_that_is_loaded_says_so_and_from_then_on_that_it_goes_on(
     placement = place(write_build(tmp_path, addresses={"a": "10.0.0.1"}), "b")
     launch.run_stage(placement, Settings(SPACE), 1, print, heard.put)
     assert [heard.get(timeout=20), heard.get(timeout=20)] == [LOADED, alive_line()]
+
+
+def test_a_head_that_answers_says_so_and_from_then_on_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    told: list[str] = []
+
+    class Ready:
+        looked = 0
+
+        def start(self) -> None: ...
+
+        def stop(self) -> None: ...
+
+        def health(self) -> dict[str, Any]:
+            self.looked += 1
+            return {}
+
+        def wait_ready(self, _timeout: float | None = None) -> bool:
+            return True
+
+        def wait_end(self) -> None:
+            told.extend(heard.get(timeout=20) for _ in range(2))
+
+    driver = Ready()
+    monkeypatch.setattr(launch, "end_with_parent", lambda: None)
+    monkeypatch.setattr(launch, "open_driver", lambda *_, **__: driver)
+    monkeypatch.setattr("ruvrun.server.build_app", lambda *_, **__: Starlette())
+    placement = place(write_build(tmp_path, kind="graph"), "a")
+    launch.run_head(placement, Settings(SPACE), Http("127.0.0.1", 0), print, lambda _: None, heard.put)
+    assert told == [LOADED, alive_line()]
+    assert driver.looked, "a driver that hangs with its lock would not have let it say so"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import queue
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ruvrun.supervise.vigil import EVERY, WITHIN, Pulse, Vigil, alive_for, alive_line
 
@@ -89,3 +91,17 @@ def test_time_in_which_nobody_ran_is_nobodys_silence() -> None:
     vigil.waited(None, 5000.0)
     vigil.waited(10.0, 10.5)
     assert vigil.silent(3751.0) == ["a"], "that was no more than a busy machine"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.1, 100), st.floats(0, 50)), min_size=1))
+def test_nobody_is_silent_before_its_time_is_over_and_everybody_after(said: list[tuple[str, float, float]]) -> None:
+    """``said``: who, for how long, and how long after the one before."""
+    vigil, until, now = Vigil(), {}, 0.0
+    for name, seconds, later in said:
+        now += later
+        assert set(vigil.silent(now)) == {each for each, end in until.items() if end <= now}
+        vigil.heard(name, seconds, now)
+        until[name] = now + seconds
+        pause = vigil.pause(now)
+        assert pause is not None
+        assert now + pause <= min(until.values()) + 1e-6 or pause == 0
