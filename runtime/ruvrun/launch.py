@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ruvrun import machine
+from ruvrun.backends import device_for
 from ruvrun.bundle import HEAD, verify_head
 from ruvrun.errors import InputError, UsageError
 from ruvrun.manifest import LOCAL, Space
@@ -37,6 +38,9 @@ Say = Callable[[str], None]
 
 HANGS = 2.0
 """A stage that is at one message for so many times what a step of the whole pipeline may take, hangs."""
+
+COMPILING = 600.0
+"""Seconds that a device's compiler may take in the middle of serving, for a shape that nobody has asked for before."""
 
 STANDSTILL = 30.0
 """Seconds that the head's loop may stand still."""
@@ -112,7 +116,8 @@ def run_stage(
     ((name, directory),) = placement.bundles.items()
     placed = placement.manifest.place_of(name)
     assert placed is not None, f"{name} holds no stage"
-    longest = HANGS * patience_of(placement.manifest, placed[0])
+    compiles = device_for(placement.manifest.stage[placed[1].stage].backend)
+    longest = HANGS * patience_of(placement.manifest, placed[0]) + (COMPILING if compiles else 0.0)
 
     def loaded(turn: Callable[[], int | None]) -> None:
         whisper(LOADED)

@@ -219,3 +219,26 @@ def test_a_head_that_answers_says_so_and_from_then_on_that_it_goes_on(
     launch.run_head(placement, Settings(SPACE), Http("127.0.0.1", 0), print, lambda _: None, heard.put)
     assert told == [LOADED, alive_line()]
     assert driver.looked, "a driver that hangs with its lock would not have let it say so"
+
+
+@pytest.mark.parametrize(("backend", "longest"), [("onnxruntime", 2 * 15.12), ("openvino-npu", 2 * 15.12 + 600)])
+def test_a_stage_hangs_after_longer_than_any_step_and_any_device_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, longest: float
+) -> None:
+    """Two stages of 5 ms a row: a step of a whole chunk may take the ring 10 s + 512 x 2 x 5 ms."""
+    given: list[float] = []
+
+    class Told:
+        def __init__(self, _turn: object, longest: float) -> None:
+            given.append(longest)
+
+        def start(self, _say: object) -> None: ...
+
+    monkeypatch.setattr(launch, "end_with_parent", lambda: None)
+    monkeypatch.setattr(launch, "Pulse", Told)
+    monkeypatch.setattr("ruvrun.stage.serve", lambda *_, loaded, **__: loaded(lambda: None))
+    placement = place(write_build(tmp_path, addresses={"a": "10.0.0.1"}), "b")
+    stages = [msgspec.structs.replace(stage, backend=backend) for stage in placement.manifest.stage]
+    placement = replace(placement, manifest=msgspec.structs.replace(placement.manifest, stage=stages))
+    launch.run_stage(placement, Settings(SPACE), 1, print)
+    assert given == [pytest.approx(longest)]
