@@ -20,22 +20,9 @@ from ruvcompile.accelerator.divided import divide
 from ruvcompile.cli import run
 from ruvcompile.errors import FitError, UsageError
 from ruvcompile.passes.units import Unit
-from tests.compiler.accelerators import TARGET, build, detecting, options, plan
+from tests.compiler.accelerators import TARGET, build, options, plan
 from tests.graphs import PP_OCR, make_model, model_path, tensor, weight
 from tests.models import write_tiny_gguf
-
-
-@pytest.fixture
-def detector(tmp_path: Path) -> Path:
-    path = tmp_path / "detector.onnx"
-    onnx.save(detecting(), path)
-    return path
-
-
-@pytest.fixture
-def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-
 
 # What is whose
 

@@ -6,25 +6,12 @@ import os
 import subprocess
 from pathlib import Path
 
-import onnx
 import pytest
 
 from ruvcompile.accelerator.vendor import compile_parts
 from ruvcompile.errors import FitError
 from ruvcompile.targets import load_target
-from tests.compiler.accelerators import build, detecting
-
-
-@pytest.fixture
-def detector(tmp_path: Path) -> Path:
-    path = tmp_path / "detector.onnx"
-    onnx.save(detecting(), path)
-    return path
-
-
-@pytest.fixture
-def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+from tests.compiler.accelerators import build
 
 
 def _vendor(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:

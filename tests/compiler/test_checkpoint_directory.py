@@ -16,18 +16,6 @@ from ruvcompile.load.directory import directory_name
 from tests.checkpoints import CONFIGS, Tensors, random_tensors, write_directory, write_gguf, write_safetensors
 from tests.compiler.directories import CONFIG, INDEX, Change, edit, raw_file, refusal, shard
 
-
-@pytest.fixture(scope="module")
-def tensors() -> Tensors:
-    return random_tensors(CONFIG)
-
-
-@pytest.fixture
-def tiny(tmp_path: Path, tensors: Tensors) -> Path:
-    """A checkpoint in three shards."""
-    return write_directory(tmp_path / "tiny", CONFIG, tensors, shards=3)
-
-
 # What a directory must not be
 
 
@@ -84,9 +72,9 @@ def index(directory: Path, **changes: Any) -> None:
         (lambda path: (path / "config.json").write_text('{"rope_theta": 1e999}'), "json-wrong", "out of range"),
     ],
 )  # fmt: skip
-def test_a_directory_that_does_not_fit_is_refused(change: Change, ref: str, says: str, tiny: Path) -> None:
-    change(tiny)
-    error = refusal(tiny)
+def test_a_directory_that_does_not_fit_is_refused(change: Change, ref: str, says: str, sharded: Path) -> None:
+    change(sharded)
+    error = refusal(sharded)
     assert error.ref == ref
     assert says in f"{error.message} {error.context}"
 
@@ -123,20 +111,22 @@ def test_a_directory_that_does_not_fit_is_refused(change: Change, ref: str, says
         ({"hidden_act": "relu6"}, "model-unsupported"),
     ],
 )
-def test_a_configuration_that_makes_no_sense_is_refused(changes: dict[str, Any], ref: str | None, tiny: Path) -> None:
-    edit(tiny / "config.json", **changes)
+def test_a_configuration_that_makes_no_sense_is_refused(
+    changes: dict[str, Any], ref: str | None, sharded: Path
+) -> None:
+    edit(sharded / "config.json", **changes)
     tracemalloc.start()
     try:
-        error = refusal(tiny)
+        error = refusal(sharded)
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
     assert ref in (None, error.ref)
 
 
-def test_an_unknown_architecture_is_told_those_that_are_known_and_the_way_through_torch(tiny: Path) -> None:
-    edit(tiny / "config.json", model_type="mamba")
-    error = refusal(tiny)
+def test_an_unknown_architecture_is_told_those_that_are_known_and_the_way_through_torch(sharded: Path) -> None:
+    edit(sharded / "config.json", model_type="mamba")
+    error = refusal(sharded)
     assert "'mamba'" in error.message
     assert all(name in error.context[0] for name in ("gemma3", "llama", "mistral", "phi3", "qwen3", "smollm3"))
     assert "huggingface" in str(error.hint)
@@ -178,24 +168,24 @@ def test_only_weights_under_pytorch_names_get_a_hint(tmp_path: Path) -> None:
     assert "directory" in str(refusal(write_safetensors(tmp_path / "m.safetensors", {})).hint)
 
 
-def test_a_pipe_is_refused_where_opening_it_would_wait_for_ever(tiny: Path) -> None:
-    for name in ("tokenizer_config.json", shard(tiny, 2).name, "config.json"):
-        (tiny / name).unlink()
-        os.mkfifo(tiny / name)
-        error = refusal(tiny)
+def test_a_pipe_is_refused_where_opening_it_would_wait_for_ever(sharded: Path) -> None:
+    for name in ("tokenizer_config.json", shard(sharded, 2).name, "config.json"):
+        (sharded / name).unlink()
+        os.mkfifo(sharded / name)
+        error = refusal(sharded)
         assert (error.ref, name in error.message) == ("file-unreadable", True)
-    assert refusal(tiny / "config.json").ref == "file-unreadable"
+    assert refusal(sharded / "config.json").ref == "file-unreadable"
 
 
 # Where a model may lie
 
 
-def test_a_cache_of_the_hub_is_read_through_its_links(tmp_path: Path, tiny: Path) -> None:
+def test_a_cache_of_the_hub_is_read_through_its_links(tmp_path: Path, sharded: Path) -> None:
     cache = tmp_path / "models--some org--Tiny-Chat"
     snapshot, blobs = cache / "snapshots" / "0123abcd", cache / "blobs"
     snapshot.mkdir(parents=True)
     blobs.mkdir()
-    for number, path in enumerate(sorted(tiny.iterdir())):
+    for number, path in enumerate(sorted(sharded.iterdir())):
         path.rename(blobs / f"{number:064x}")
         (snapshot / path.name).symlink_to(Path("..") / ".." / "blobs" / f"{number:064x}")
     program = load(str(snapshot))

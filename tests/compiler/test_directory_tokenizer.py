@@ -16,21 +16,11 @@ from tokenizers import AddedToken, Tokenizer, processors
 from ruvcompile.load import load
 from ruvcompile.program import Program
 from ruvrun.errors import InputError
-from tests.checkpoints import CONFIGS, VOCAB, Tensors, byte_tokenizer, random_tensors, write_directory
+from tests.checkpoints import CONFIGS, VOCAB, byte_tokenizer, random_tensors, write_directory
 from tests.models import CHAT_TEMPLATE, SPECIALS
 
 CONFIG = CONFIGS["llama"]
 SAID = "tokenizer_config.json"
-
-
-@pytest.fixture(scope="module")
-def tensors() -> Tensors:
-    return random_tensors(CONFIG)
-
-
-@pytest.fixture
-def tiny(tmp_path: Path, tensors: Tensors) -> Path:
-    return write_directory(tmp_path / "tiny", CONFIG, tensors)
 
 
 def write(directory: Path, name: str, said: Any) -> None:
@@ -52,25 +42,25 @@ def eos(directory: Path) -> tuple[int, ...]:
     return decoder.eos
 
 
-def test_the_tokenizer_is_handed_on_byte_by_byte(tiny: Path) -> None:
-    assert load(str(tiny)).head_files["tokenizer.json"] == (tiny / "tokenizer.json").read_bytes()
+def test_the_tokenizer_is_handed_on_byte_by_byte(checkpoint: Path) -> None:
+    assert load(str(checkpoint)).head_files["tokenizer.json"] == (checkpoint / "tokenizer.json").read_bytes()
 
 
-def test_what_would_cut_or_fill_a_text_is_taken_out(tiny: Path) -> None:
+def test_what_would_cut_or_fill_a_text_is_taken_out(checkpoint: Path) -> None:
     made = byte_tokenizer()
     made.enable_truncation(4)
     made.enable_padding(length=6, pad_id=0, pad_token=SPECIALS[0])
-    made.save(str(tiny / "tokenizer.json"))
-    found = tokenizer(load(str(tiny)))
+    made.save(str(checkpoint / "tokenizer.json"))
+    found = tokenizer(load(str(checkpoint)))
     assert found.encode("the and of to in").ids == byte_tokenizer().encode("the and of to in").ids
 
 
-def test_tokens_beyond_the_model_are_left_out_and_others_stay(tiny: Path) -> None:
+def test_tokens_beyond_the_model_are_left_out_and_others_stay(checkpoint: Path) -> None:
     made = byte_tokenizer()
     made.add_special_tokens([AddedToken("<image>", special=True)])
     assert made.token_to_id("<image>") == VOCAB
-    made.save(str(tiny / "tokenizer.json"))
-    found = tokenizer(load(str(tiny)))
+    made.save(str(checkpoint / "tokenizer.json"))
+    found = tokenizer(load(str(checkpoint)))
     assert found.token_to_id("<image>") is None
     assert found.encode("<|im_start|>the").ids == byte_tokenizer().encode("<|im_start|>the").ids
 
@@ -108,15 +98,15 @@ def test_a_token_that_only_the_configuration_names_is_added(tmp_path: Path) -> N
         ({"chat_template.jinja": "{{ messages }}"}, "{{ messages }}"),
     ],
 )
-def test_the_newest_template_is_taken(files: dict[str, Any], template: str, tiny: Path) -> None:
+def test_the_newest_template_is_taken(files: dict[str, Any], template: str, checkpoint: Path) -> None:
     for name, said in files.items():
-        (tiny / name).write_text(said if isinstance(said, str) else json.dumps(said))
-    assert chat(tiny)["template"] == template
+        (checkpoint / name).write_text(said if isinstance(said, str) else json.dumps(said))
+    assert chat(checkpoint)["template"] == template
 
 
-def test_without_a_template_chatml_where_its_tokens_are(tiny: Path) -> None:
-    (tiny / SAID).unlink()
-    assert "<|im_start|>" in chat(tiny)["template"]
+def test_without_a_template_chatml_where_its_tokens_are(checkpoint: Path) -> None:
+    (checkpoint / SAID).unlink()
+    assert "<|im_start|>" in chat(checkpoint)["template"]
 
 
 @pytest.mark.parametrize(
@@ -133,27 +123,27 @@ def test_without_a_template_chatml_where_its_tokens_are(tiny: Path) -> None:
     ],
 )
 def test_a_template_that_no_head_could_read_is_refused_where_it_can_be_mended(
-    template: str, says: str, tiny: Path
+    template: str, says: str, checkpoint: Path
 ) -> None:
-    (tiny / "chat_template.jinja").write_text(template)
+    (checkpoint / "chat_template.jinja").write_text(template)
     with pytest.raises(InputError) as caught:
-        load(str(tiny))
+        load(str(checkpoint))
     assert caught.value.ref == "chat-template-invalid"
-    assert str(tiny) in caught.value.message
+    assert str(checkpoint) in caught.value.message
     assert says in caught.value.context[0]
 
 
 @pytest.mark.parametrize("template", [7, {"default": "X"}, ["X"], [{"name": "default", "template": 3}], [None]])
-def test_a_template_of_another_kind_is_not_passed_over(template: Any, tiny: Path) -> None:
-    write(tiny, SAID, {"chat_template": template})
+def test_a_template_of_another_kind_is_not_passed_over(template: Any, checkpoint: Path) -> None:
+    write(checkpoint, SAID, {"chat_template": template})
     with pytest.raises(InputError, match="chat_template"):
-        load(str(tiny))
+        load(str(checkpoint))
 
 
 @pytest.mark.parametrize("template", ["", [], None])
-def test_a_template_that_is_empty_is_none(template: Any, tiny: Path) -> None:
-    write(tiny, SAID, {"chat_template": template})
-    assert "<|im_start|>" in chat(tiny)["template"]
+def test_a_template_that_is_empty_is_none(template: Any, checkpoint: Path) -> None:
+    write(checkpoint, SAID, {"chat_template": template})
+    assert "<|im_start|>" in chat(checkpoint)["template"]
 
 
 @pytest.mark.parametrize(
@@ -164,22 +154,22 @@ def test_a_template_that_is_empty_is_none(template: Any, tiny: Path) -> None:
         {"type": "Quantum", "vocab": {}},
     ],
 )
-def test_a_tokenizer_that_reads_no_text_is_refused_before_anything_is_built(model: Any, tiny: Path) -> None:
-    said = json.loads((tiny / "tokenizer.json").read_text())
-    write(tiny, "tokenizer.json", {**said, "model": model, "added_tokens": [], "pre_tokenizer": None})
+def test_a_tokenizer_that_reads_no_text_is_refused_before_anything_is_built(model: Any, checkpoint: Path) -> None:
+    said = json.loads((checkpoint / "tokenizer.json").read_text())
+    write(checkpoint, "tokenizer.json", {**said, "model": model, "added_tokens": [], "pre_tokenizer": None})
     with pytest.raises(InputError) as caught:
-        load(str(tiny))
+        load(str(checkpoint))
     assert caught.value.ref == "tokenizer-invalid"
     assert "pip install -U tokenizers" in str(caught.value.hint)
 
 
-def test_what_the_files_do_not_say_is_told(tiny: Path) -> None:
-    assert load(str(tiny)).notes == ()
-    said = json.loads((tiny / "tokenizer.json").read_text())
-    write(tiny, "tokenizer.json", {**said, "added_tokens": []})
-    write(tiny, "config.json", {**CONFIG, "eos_token_id": None})
-    write(tiny, SAID, {})
-    ends, template = load(str(tiny)).notes
+def test_what_the_files_do_not_say_is_told(checkpoint: Path) -> None:
+    assert load(str(checkpoint)).notes == ()
+    said = json.loads((checkpoint / "tokenizer.json").read_text())
+    write(checkpoint, "tokenizer.json", {**said, "added_tokens": []})
+    write(checkpoint, "config.json", {**CONFIG, "eos_token_id": None})
+    write(checkpoint, SAID, {})
+    ends, template = load(str(checkpoint)).notes
     assert "which token ends an answer" in ends
     assert "no chat template: ChatML" in template
 
@@ -202,37 +192,37 @@ def begin_by_processor(directory: Path) -> None:
     ],
 )
 def test_a_text_begins_as_configuration_or_tokenizer_say(
-    said: dict[str, Any], processor: bool, begins: bool, tiny: Path
+    said: dict[str, Any], processor: bool, begins: bool, checkpoint: Path
 ) -> None:
-    write(tiny, SAID, {"bos_token": {"content": SPECIALS[1], "lstrip": False}, "eos_token": SPECIALS[2], **said})
+    write(checkpoint, SAID, {"bos_token": {"content": SPECIALS[1], "lstrip": False}, "eos_token": SPECIALS[2], **said})
     if processor:
-        begin_by_processor(tiny)
-    found = chat(tiny)
+        begin_by_processor(checkpoint)
+    found = chat(checkpoint)
     assert found["add_bos"] is begins
     assert found["bos_token"] == ("" if said.get("bos_token", "") is None else SPECIALS[1])
     assert found["eos_token"] == SPECIALS[2]
 
 
-def test_special_tokens_may_stand_in_older_files_or_only_as_numbers(tiny: Path) -> None:
-    (tiny / SAID).unlink()
-    write(tiny, "special_tokens_map.json", {"bos_token": SPECIALS[2], "eos_token": {"content": SPECIALS[1]}})
-    assert (chat(tiny)["bos_token"], chat(tiny)["eos_token"]) == (SPECIALS[2], SPECIALS[1])
-    (tiny / "special_tokens_map.json").unlink()
-    assert (chat(tiny)["bos_token"], chat(tiny)["eos_token"]) == (SPECIALS[1], SPECIALS[2])
+def test_special_tokens_may_stand_in_older_files_or_only_as_numbers(checkpoint: Path) -> None:
+    (checkpoint / SAID).unlink()
+    write(checkpoint, "special_tokens_map.json", {"bos_token": SPECIALS[2], "eos_token": {"content": SPECIALS[1]}})
+    assert (chat(checkpoint)["bos_token"], chat(checkpoint)["eos_token"]) == (SPECIALS[2], SPECIALS[1])
+    (checkpoint / "special_tokens_map.json").unlink()
+    assert (chat(checkpoint)["bos_token"], chat(checkpoint)["eos_token"]) == (SPECIALS[1], SPECIALS[2])
     for number in (None, -1, 1 << 64, "1", 299.0, 5000):
-        write(tiny, "config.json", {**CONFIG, "bos_token_id": number})
-        assert chat(tiny)["bos_token"] == ""
+        write(checkpoint, "config.json", {**CONFIG, "bos_token_id": number})
+        assert chat(checkpoint)["bos_token"] == ""
 
 
-def test_what_ends_an_answer_is_collected_from_every_file(tiny: Path) -> None:
-    assert eos(tiny) == (0, 2)  # <|endoftext|> by its name
-    write(tiny, "generation_config.json", {"eos_token_id": [7, 9]})
-    assert eos(tiny) == (0, 2, 7, 9)
-    write(tiny, "config.json", {**CONFIG, "eos_token_id": 11})
-    assert eos(tiny) == (0, 2, 7, 9, 11)
-    write(tiny, "generation_config.json", {"eos_token_id": None})
-    write(tiny, "config.json", {**CONFIG, "eos_token_id": None})
-    assert eos(tiny) == (0, 2)
+def test_what_ends_an_answer_is_collected_from_every_file(checkpoint: Path) -> None:
+    assert eos(checkpoint) == (0, 2)  # <|endoftext|> by its name
+    write(checkpoint, "generation_config.json", {"eos_token_id": [7, 9]})
+    assert eos(checkpoint) == (0, 2, 7, 9)
+    write(checkpoint, "config.json", {**CONFIG, "eos_token_id": 11})
+    assert eos(checkpoint) == (0, 2, 7, 9, 11)
+    write(checkpoint, "generation_config.json", {"eos_token_id": None})
+    write(checkpoint, "config.json", {**CONFIG, "eos_token_id": None})
+    assert eos(checkpoint) == (0, 2)
 
 
 VALUES: list[Any] = [

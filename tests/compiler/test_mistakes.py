@@ -11,21 +11,11 @@ import pytest
 
 from ruvcompile.load import load
 from ruvrun.errors import InputError
-from tests.checkpoints import CONFIGS, Tensors, random_tensors, write_directory, write_safetensors
+from tests.checkpoints import CONFIGS, Tensors, write_directory, write_safetensors
 
 CONFIG = CONFIGS["llama"]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 4000000000\n"
 Change = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module")
-def tensors() -> Tensors:
-    return random_tensors(CONFIG)
-
-
-@pytest.fixture
-def tiny(tmp_path: Path, tensors: Tensors) -> Path:
-    return write_directory(tmp_path / "tiny", CONFIG, tensors)
 
 
 def refusal(path: Path) -> InputError:
@@ -55,13 +45,13 @@ def test_files_of_torch_are_not_called_damaged_graphs(name: str, start: bytes, t
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
-def test_what_git_has_not_fetched_is_told_as_such(name: str, tiny: Path) -> None:
-    (tiny / name).write_text(POINTER)
-    error = refusal(tiny)
+def test_what_git_has_not_fetched_is_told_as_such(name: str, checkpoint: Path) -> None:
+    (checkpoint / name).write_text(POINTER)
+    error = refusal(checkpoint)
     assert (error.ref, name in error.message) == ("file-not-fetched", True)
     assert "git lfs pull" in str(error.hint)
-    (tiny / "m.gguf").write_text(POINTER)
-    assert refusal(tiny / "m.gguf").ref == "file-not-fetched"
+    (checkpoint / "m.gguf").write_text(POINTER)
+    assert refusal(checkpoint / "m.gguf").ref == "file-not-fetched"
 
 
 # A directory of something else
@@ -74,16 +64,16 @@ def adapter(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("configured", [True, False])
-def test_an_adapter_is_not_a_model(configured: bool, tiny: Path) -> None:
-    adapter(tiny)
+def test_an_adapter_is_not_a_model(configured: bool, checkpoint: Path) -> None:
+    adapter(checkpoint)
     if not configured:
-        (tiny / "config.json").unlink()
-    assert "merge" in str(refusal(tiny).hint)
+        (checkpoint / "config.json").unlink()
+    assert "merge" in str(refusal(checkpoint).hint)
 
 
-def test_an_adapter_beside_a_whole_model_is_not_passed_over_in_silence(tiny: Path) -> None:
-    (tiny / "adapter_config.json").write_text("{}")
-    (note,) = load(str(tiny)).notes
+def test_an_adapter_beside_a_whole_model_is_not_passed_over_in_silence(checkpoint: Path) -> None:
+    (checkpoint / "adapter_config.json").write_text("{}")
+    (note,) = load(str(checkpoint)).notes
     assert "adapter" in note
 
 
@@ -95,18 +85,18 @@ def test_an_adapter_beside_a_whole_model_is_not_passed_over_in_silence(tiny: Pat
         ("model-00001-of-00001.safetensors", "copy the index"),
     ],
 )
-def test_weights_under_another_name_get_the_hint_that_helps(rename: str, says: str, tiny: Path) -> None:
-    (tiny / "model.safetensors").rename(tiny / rename)
-    error = refusal(tiny)
+def test_weights_under_another_name_get_the_hint_that_helps(rename: str, says: str, checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").rename(checkpoint / rename)
+    error = refusal(checkpoint)
     assert error.ref == "shard-missing"
     assert rename in error.context[0]
     assert says in str(error.hint)
 
 
-def test_a_link_to_weights_that_are_gone_is_told_as_such(tiny: Path) -> None:
-    (tiny / "model.safetensors").unlink()
-    (tiny / "model.safetensors").symlink_to("../blobs/gone")
-    assert "a link to a file that is not there" in str(refusal(tiny).hint)
+def test_a_link_to_weights_that_are_gone_is_told_as_such(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    (checkpoint / "model.safetensors").symlink_to("../blobs/gone")
+    assert "a link to a file that is not there" in str(refusal(checkpoint).hint)
 
 
 @pytest.mark.parametrize(
@@ -117,15 +107,15 @@ def test_a_link_to_weights_that_are_gone_is_told_as_such(tiny: Path) -> None:
         lambda path: (path / "generation_config.json").write_text(r'{"\udc00": [1]}'),
     ],
 )
-def test_half_a_character_is_no_sound_json(change: Change, tiny: Path) -> None:
-    change(tiny)
-    error = refusal(tiny)
+def test_half_a_character_is_no_sound_json(change: Change, checkpoint: Path) -> None:
+    change(checkpoint)
+    error = refusal(checkpoint)
     assert (error.ref, error.context) == ("json-wrong", ("a text in it holds half a character (one surrogate of two)",))
 
 
-def test_a_whole_character_of_two_halves_is_sound(tiny: Path) -> None:
-    (tiny / "tokenizer_config.json").write_text(r'{"chat_template": "\ud83d\ude00"}')
-    assert json.loads(load(str(tiny)).head_files["chat.json"])["template"] == "😀"
+def test_a_whole_character_of_two_halves_is_sound(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer_config.json").write_text(r'{"chat_template": "\ud83d\ude00"}')
+    assert json.loads(load(str(checkpoint)).head_files["chat.json"])["template"] == "😀"
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "base_model.model."])

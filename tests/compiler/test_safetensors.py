@@ -17,19 +17,8 @@ from hypothesis import strategies as st
 from ruvcompile.load import load
 from ruvcompile.load.safetensors import FLOATS, Shard, open_shard, stored
 from ruvrun.errors import InputError
-from tests.checkpoints import Tensors, encode, random_tensors, write_directory, write_safetensors
+from tests.checkpoints import Tensors, encode, write_directory, write_safetensors
 from tests.compiler.directories import CONFIG, raw_file
-
-
-@pytest.fixture(scope="module")
-def tensors() -> Tensors:
-    return random_tensors(CONFIG)
-
-
-@pytest.fixture
-def tiny(tmp_path: Path, tensors: Tensors) -> Path:
-    """A checkpoint in three shards."""
-    return write_directory(tmp_path / "tiny", CONFIG, tensors, shards=3)
 
 
 def opened(path: Path) -> Shard:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LONGEST = 300
 LONGEST_TEST = 500
 # Longer than that, for now; each may only shrink, and goes from this list when it fits.
-LONGER = {"runtime/ruvrun/pipeline/driver.py": 330, "runtime/ruvrun/transport/zeromq.py": 320}
+LONGER = {"runtime/ruvrun/pipeline/driver.py": 330}
 ROOMS = ("ruvcompile", "runtime", "targets", "tests", "examples")
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
 VAGUE_CLASS = re.compile(r"^class (Base\w+|\w+(?:Manager|Handler|Factory))\b", re.MULTILINE)

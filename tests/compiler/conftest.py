@@ -1,0 +1,40 @@
+"""What tests of several files begin with: a llama of random numbers on disk, and a graph for an accelerator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.checkpoints import CONFIGS, Tensors, random_tensors, write_directory
+from tests.compiler.accelerators import detecting
+
+
+@pytest.fixture(scope="session")
+def tensors() -> Tensors:
+    return random_tensors(CONFIGS["llama"])
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, tensors: Tensors) -> Path:
+    """A checkpoint directory, its weights in one file."""
+    return write_directory(tmp_path / "tiny", CONFIGS["llama"], tensors)
+
+
+@pytest.fixture
+def sharded(tmp_path: Path, tensors: Tensors) -> Path:
+    """The same in three shards."""
+    return write_directory(tmp_path / "tiny", CONFIGS["llama"], tensors, shards=3)
+
+
+@pytest.fixture
+def detector(tmp_path: Path) -> Path:
+    path = tmp_path / "detector.onnx"
+    onnx.save(detecting(), path)
+    return path
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
