@@ -105,11 +105,7 @@ def best(logits: npt.NDArray[np.float32]) -> list[int]:
         IntegrityError: a row's largest logit is not a finite number.
     """
     tokens: list[int] = logits.argmax(axis=1).tolist()
-    # argmax returns a NaN if there is one; float64 holds any sum of these that are finite.
-    if not math.isfinite(sum(map(logits.item, range(len(tokens)), tokens))):
-        raise IntegrityError(
-            "logits-not-finite", "the last stage computed logits that are not numbers", hint="verify the build"
-        )
+    _demand_finite(sum(map(logits.item, range(len(tokens)), tokens)))  # float64 holds any sum of these
     return tokens
 
 
@@ -127,13 +123,12 @@ def pick(
     Raises:
         IntegrityError: a row's largest logit is not a finite number.
     """
-    tokens = best(logits)
+    tokens: list[int] = []
     room = room or Room()
-    for at, (sampler, position) in enumerate(zip(samplers, positions, strict=True)):
-        token = tokens[at]
-        if sampler.greedy and not sampler.shapes:
-            continue
-        row = logits[at]
+    # Row by row from the first look on: a row fits the core's own cache, and all of them do not.
+    for row, sampler, position in zip(logits, samplers, positions, strict=True):
+        token = int(row.argmax())
+        _demand_finite(row.item(token))
         if sampler.shapes:
             row = sampler.shape(row, position)
             token = int(row.argmax())
@@ -143,7 +138,19 @@ def pick(
             token = choose(weights, draw(sampling.seed, position))
             if ids is not None:
                 token = int(ids[token])
-        tokens[at] = token
+        tokens.append(token)
         if sampler.shapes:
             sampler.note(token, position)
     return tokens
+
+
+def _demand_finite(largest: float) -> None:
+    """Of logits of which some are not numbers, the largest is none: argmax finds a NaN first.
+
+    Raises:
+        IntegrityError: it is none.
+    """
+    if not math.isfinite(largest):
+        raise IntegrityError(
+            "logits-not-finite", "the last stage computed logits that are not numbers", hint="verify the build"
+        )
