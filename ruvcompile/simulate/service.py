@@ -102,15 +102,12 @@ class Service:
         self._events: list[tuple[Any, ...]] = []
         self._numbered = 0
         self._heard: deque[tuple[Any, ...]] = deque()
-        self._levels = len(self._pipelines) > 1 and isinstance(self._pipelines[0].turns, SharedTurns)
-        self._head_free = 0.0
-        self._head_worked = 0.0
+        self._crowded: set[_Pipeline] = set()  # those at which somebody waits
+        self._head_free = self._head_worked = 0.0
         self._head_ms = cache(forecast.head_ms)
         self._head_costs = any(ms for _, ms in forecast.head_ms.points)
         self._waiting: deque[Job] = deque()
-        self._asked = self._came = 0
-        self._steps = 0
-        self._tokens = 0
+        self._asked = self._came = self._steps = self._tokens = 0
         self._full: tuple[float, int, int, tuple[tuple[float, ...], ...], float] | None = None
         self._finished: list[Job] = []
         self._end = 0.0
@@ -129,7 +126,7 @@ class Service:
             now = event[0]
             if now > self._until or len(self._finished) == self._load.requests:
                 break
-            alone = not (heard or self._levels) and not (events and events[0][0] <= now)
+            alone = not (heard or self._crowded) and not (events and events[0][0] <= now)
             if alone and event[2] == _RETURNED and now >= self._head_free:  # the usual case, without detours
                 pipeline, epoch, jobs, decode = event[3]
                 if epoch == pipeline.epoch:
@@ -175,7 +172,8 @@ class Service:
                     self._ask(now, what.user)
             else:
                 self._changed(now, what, kind == _AWAY, concerned)
-        if self._levels:
+        if self._crowded:
+            self._crowded = {each for each in self._crowded if each.turns.waiting}
             shared = {
                 each.turns: each for each in self._pipelines if isinstance(each.turns, SharedTurns) and not each.away
             }
@@ -198,6 +196,8 @@ class Service:
             self._numbered += 1
             back = send(at, count, decode)
             heapq.heappush(events, (back, self._numbered, _RETURNED, (pipeline, pipeline.epoch, jobs, decode)))
+        if pipeline.turns.waiting:
+            self._crowded.add(pipeline)
         return at
 
     def _work(self, at: float, takes: float, rows: int) -> None:
@@ -239,6 +239,8 @@ class Service:
             self._waiting.append(job)
             return
         best.turns.add(job)
+        if best.turns.waiting:
+            self._crowded.add(best)
         concerned[best] = None
 
     def _changed(self, now: float, node: str, away: bool, concerned: dict[_Pipeline, None]) -> None:

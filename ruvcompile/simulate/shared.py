@@ -3,9 +3,10 @@
 In a pipeline whose stages all have their space in blocks a request does not wait for a slot. It is let in by the blocks
 that its prompt needs and that those who run may still want; some that need less may pass it; and where the pool runs
 dry the youngest is put back and computed again. Rules of a simulation's own, as ``turns`` has them for slots, would be
-all of these a second time. So here the engine itself is driven, with tokens that mean nothing. It takes about three
-times as long for a step, and only where there is a pool: then for all pipelines of a fleet, since who waits at a full
-one is given to whichever has room, with the tokens it has (``level``).
+all of these a second time. So here the engine itself is driven, with tokens that mean nothing. It takes some five
+times as long for a step (132,000 steps of 40 nodes with eight streams for each pipeline of four, on a core that others
+used, too: 22 to 27 microseconds, and 4.4 to 6.0 by those rules), and only where there is a pool: then for all pipelines
+of a fleet, since who waits at a full one is given to whichever has room, with the tokens it has (``level``).
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ class SharedTurns:
     def load(self) -> tuple[int, int]:
         """What it holds: sequences, those that wait included, and prompt tokens that were not sent yet."""
         return self.engine.running + self.engine.waiting, self.engine.unread
+
+    @property
+    def waiting(self) -> int:
+        """Who does not fit."""
+        return self.engine.waiting
 
     @property
     def put_backs(self) -> int:

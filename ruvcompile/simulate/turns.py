@@ -79,7 +79,7 @@ _SLOT = operator.attrgetter("slot")
 class Turns:
     """The head's view of one pipeline of ``stages`` stages with ``streams`` slots; prompts go in ``chunk`` tokens."""
 
-    put_backs = 0
+    put_backs = waiting = 0
 
     def __init__(self, stages: int, streams: int, chunk: int) -> None:
         self._stages = stages
@@ -201,7 +201,7 @@ class Turns:
 class Calls:
     """The same for a graph, whose calls keep no state: as many as the window allows are in the ring."""
 
-    put_backs = 0
+    put_backs = waiting = 0
 
     def __init__(self, stages: int) -> None:
         self._window = 2 * stages
