@@ -78,6 +78,26 @@ def test_what_can_be_seen_before_it_is_counted_is_not_taken() -> None:
         assert receiving.take() == (ring.FRAME, b"two")
 
 
+def test_what_is_finished_while_it_is_looked_at_is_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number is there, and what else stands before it is still the last frame's, until the bell is read."""
+    with both_ends() as (sending, receiving):
+        for _ in range(ring.SLOTS):
+            sending.put(ring.LENGTHS, b"short")
+            receiving.wake()
+            assert receiving.take() == (ring.LENGTHS, b"short")
+        sending._memory[:8] = (ring.SLOTS + 1).to_bytes(8, "little")
+        read = os.eventfd_read
+
+        def finished(number: int) -> int:
+            monkeypatch.undo()
+            assert sending.has_room()
+            sending.put(ring.FRAME, b"one that is longer")
+            return read(number)
+
+        monkeypatch.setattr(os, "eventfd_read", finished)
+        assert receiving.take() == (ring.FRAME, b"one that is longer")
+
+
 def test_the_largest_fits_in_every_slot() -> None:
     with both_ends() as (sending, receiving):
         largest = [bytes([number]) * ring.LARGEST for number in range(2 * ring.SLOTS)]

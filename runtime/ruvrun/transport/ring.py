@@ -128,6 +128,7 @@ class Receiving:
                 self._counted += os.eventfd_read(self.bell)
             if number > self._counted:
                 return None  # it is being written
+            _, kind, size = _HEAD.unpack_from(self._memory, at)  # which were, perhaps, when its number was seen
         if size > LARGEST:
             raise ValueError(f"{size} bytes in a slot of {LARGEST}")
         data = self._memory[at + _BODY : at + _BODY + size]
