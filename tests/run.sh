@@ -1,36 +1,43 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs them: formatting, lint, types, import direction, tests.
-#     ./tests/run.sh [--system] [--reference] [--all] [-- PYTEST ARGUMENTS]
-# --system adds the tests that take long, or need more of the machine than most; --reference those that compare with
-# transformers, for which it makes an environment with torch (1.2 GB, once); --all is both.
+#     ./tests/run.sh [--system] [--reboot] [--reference] [--all] [-- PYTEST ARGUMENTS]
+# --system adds the tests that take long, or need more of the machine than most; --reboot those that start an emulated
+# computer; --reference those that compare with transformers, for which it makes an environment with torch (1.2 GB, once);
+# --all is all of them.
 # All that is assumed is python3 with venv and pip. A second run installs and fetches nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-selected=()
-reference=
+system='' reboot='' reference=''
 while [ $# -gt 0 ]; do
     case "$1" in
-        --system) selected=(-m "") ;;
+        --system) system=yes ;;
+        --reboot) reboot=yes ;;
         --reference) reference=yes ;;
-        --all) selected=(-m "") reference=yes ;;
+        --all) system=yes reboot=yes reference=yes ;;
         --) shift && break ;;
-        -h | --help) sed -n '2,6s/^# *//p' tests/run.sh && exit 0 ;;
+        -h | --help) sed -n '2,7s/^# *//p' tests/run.sh && exit 0 ;;
         *) echo "error: unknown option $1 (arguments for pytest come after --)" >&2 && exit 2 ;;
     esac
     shift
 done
+selected=()
+case "$system,$reboot" in
+    yes,yes) selected=(-m "") ;;
+    yes,) selected=(-m "not boots") ;;
+    ,yes) selected=(-m "not system or boots") ;;
+esac
 
 . examples/environment.sh
 make_environment "$PWD/.venv" -e "./runtime" -e ".[test]"
 "$python" examples/fetch_models.py >/dev/null
 
 # Without them their tests are skipped, and say so; but where changes are judged that must not pass.
-if [ ${#selected[@]} -gt 0 ] && ! tests/system/browser.sh >/dev/null; then
+if [ -n "$system" ] && ! tests/system/browser.sh >/dev/null; then
     echo "${CI:+error: }no browser to look at reports with: apt could not install chromium" >&2
     [ -z "${CI:-}" ] || exit 1
 fi
-if [ ${#selected[@]} -gt 0 ] && ! tests/system/delivery.sh >/dev/null; then
+if [ -n "$system" ] && ! tests/system/delivery.sh >/dev/null; then
     echo "${CI:+error: }no machines to deliver to: apt could not install sshd, rsync and what the files are for" >&2
     [ -z "${CI:-}" ] || exit 1
 fi

@@ -272,7 +272,8 @@ class Stage:
         waited = self._clock() - self._unanswered_since
         if waited >= self._patience:
             self._say(f"waiting: {self._next}, no answer for {waited:.0f} s")
-            self._patience *= 2
+            while self._patience <= waited:  # it may have been loading for long: one line is enough
+                self._patience *= 2
 
     def _joined(self) -> None:
         if self._state.state == READY and self._head_link is not None:

@@ -35,7 +35,12 @@ NAMES = ["n0", "n1", "n2"]
 class Around:
     """Stage n1 of three, and everybody it talks to: the head, n0 before it and n2 behind it."""
 
-    def __init__(self, load: Callable[[], Worker], requires: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Worker],
+        requires: Mapping[str, str] = {},
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.wire = Wire()
         self.manifest = fake_manifest(NAMES)
         self.said: queue.Queue[str] = queue.Queue()
@@ -45,7 +50,9 @@ class Around:
             nodes={name: Endpoint("host", port) for port, name in enumerate(NAMES, 1)}, head=Endpoint("host", 100)
         )
         transport = self.wire.transport("n1")
-        self.stage = Stage(self.manifest, "n1", endpoints, transport, load, self.said.put, requires=requires)
+        self.stage = Stage(
+            self.manifest, "n1", endpoints, transport, load, self.said.put, requires=requires, clock=clock
+        )
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.head = self._links("n0", HEAD, 100, {"n1": (STAGE, ("host", 2))}, {})
         self.before = self._links("n0", STAGE, 1, {"n1": (STAGE, ("host", 2))}, {})
@@ -190,6 +197,31 @@ def test_it_says_that_it_loads_before_it_is_loaded() -> None:
     go.set()
     assert around.until(around.head, a(State)).message == State("n1", "ready", "")
     around.end()
+
+
+def test_whom_it_waited_for_while_it_loaded_is_said_once() -> None:
+    now, go = [0.0], threading.Event()
+
+    def slowly() -> Worker:
+        go.wait(LONG)
+        return middle()
+
+    around = Around(slowly, clock=lambda: now[0])
+    around.head.open()
+    around.thread.start()
+    around.until(around.head, a(State))
+    now[0] = 30.0
+    go.set()
+    around.until(around.head, lambda message: message == State("n1", "waiting", "it cannot reach n2"))
+    for now[0] in (31.0, 32.0, 39.0, 40.0):
+        for _ in range(2):  # so that it has looked at the clock between two answers
+            around.head.send("n1", Ask(False))
+            around.until(around.head, a(Counters))
+    around.end()
+    lines = [around.said.get_nowait() for _ in range(around.said.qsize())]
+    assert [line for line in lines if line.startswith("waiting")] == [
+        "waiting: n2, no answer for 30 s", "waiting: n2, no answer for 40 s",
+    ]  # fmt: skip
 
 
 def test_a_stage_that_cannot_load_says_why_and_ends_with_it() -> None:

@@ -65,8 +65,9 @@ def require(needed: bool, what: str) -> None:
 def program(name: str, package: str) -> str:
     """A program of this machine, which apt installs where it is missing."""
     if shutil.which(name) is None:
-        install = f"apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y {package}"
-        subprocess.run(["bash", "-c", install], capture_output=True, check=False)
+        install = f"apt-get install -qq -y --no-install-recommends {package}"
+        told = f"apt-get update -qq && DEBIAN_FRONTEND=noninteractive {install}"
+        subprocess.run(["bash", "-c", told], capture_output=True, check=False)
     require(shutil.which(name) is not None, f"no {name}, and apt could not install {package}")
     return name
 
