@@ -8,7 +8,7 @@ import click
 
 from ruvcompile.cli import results
 from ruvcompile.cli.accelerated import unless_parts
-from ruvcompile.cli.flags import build_options, common
+from ruvcompile.cli.flags import build_options, common, plan_options
 from ruvcompile.cli.plans import plan_text
 from ruvcompile.cli.voice import finish, start
 
@@ -33,7 +33,7 @@ def build(**flags: Any) -> None:
 
 
 @click.command()
-@build_options
+@plan_options
 @click.option("--simulate", is_flag=True, help="Run requests through the planned fleet, in simulation.")
 @click.option("--users", type=int, help="How many people use it, for --simulate. [default: 30]")
 @click.option("--max-tokens", type=int, help="Tokens of an answer in the mean, for --simulate. [default: 128]")

@@ -36,8 +36,8 @@ def computed_with(command: _F) -> _F:
     return command
 
 
-def build_options(command: _F) -> _F:
-    """The argument and the options of ``build`` and ``plan``."""
+def plan_options(command: _F) -> _F:
+    """The argument and the options that decide what is made: those of ``plan``, and of ``build``."""
     options = (
         click.argument("model", required=False),
         click.option("--target", help="A kind of machine (see: ruvcompile targets); host is this machine."),
@@ -62,11 +62,8 @@ def build_options(command: _F) -> _F:
         click.option("--inputs", help="Samples (.npz) for graphs with open shapes."),
         click.option("--shape", multiple=True, help="NAME=1x3x640x640, for graphs with open shapes; repeatable."),
         click.option("--costs", multiple=True, help="Measured cost tables; repeatable. [default: measured here]"),
-        click.option("--wheels", help="Put the wheels for these Pythons into the bundles, as in 3.11,3.13."),
         click.option("--name", help="The model's name. [default: from the model]"),
-        click.option("--new-keys", is_flag=True, help="Make new link keys instead of the fleet's."),
         click.option("--targets-dir", help="A folder with more targets."),
-        click.option("-o", "--output", help="Where the build goes. [default: dist]"),
         *(
             click.option(f"--{name}", default=None, hidden=True, is_flag=flag)
             for name, flag in (("sign", False), ("allow-download", True))
@@ -75,3 +72,14 @@ def build_options(command: _F) -> _F:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def build_options(command: _F) -> _F:
+    """The argument and the options of ``build``: those of a plan, and what says what is written."""
+    for option in (
+        click.option("-o", "--output", help="Where the build goes. [default: dist]"),
+        click.option("--new-keys", is_flag=True, help="Make new link keys instead of the fleet's."),
+        click.option("--wheels", help="Put the wheels for these Pythons into the bundles, as in 3.11,3.13."),
+    ):
+        command = option(command)
+    return plan_options(command)

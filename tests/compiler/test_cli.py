@@ -152,7 +152,7 @@ def test_all_flags_arrive(calls: list[Any], model: str) -> None:
         " --streams 5 --prompt-tokens 7 --objective latency --inputs in.npz --shape x=1x2 --shape y=3"
         " --costs c.toml --name n --new-keys -o out"
     )
-    assert run(["plan", model, *flags.split()]) == 0
+    assert run(["build", model, *flags.split()]) == 0
     (options,) = calls
     assert options == Options(
         model=Path(model),
@@ -174,6 +174,17 @@ def test_all_flags_arrive(calls: list[Any], model: str) -> None:
         new_keys=True,
         output=Path("out"),
     )
+
+
+@pytest.mark.parametrize("flag", ["--wheels 3.11", "--new-keys", "-o out"])
+def test_a_plan_is_not_told_what_to_write(
+    calls: list[Any], model: str, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    assert run(["plan", model, "--target", "host", *flag.split()]) == 2
+    err = capsys.readouterr().err
+    assert "error[usage]: No such option" in err
+    assert flag.split()[0] in err
+    assert not calls
 
 
 def test_verify_ends_with_5_when_results_differ(
