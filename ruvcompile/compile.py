@@ -69,6 +69,7 @@ from ruvrun.scratch import scratch_folder
 def build(options: Options, progress: Progress) -> dict[str, Any]:
     """Build what the options say; the JSON object of ``ruvcompile build``."""
     start = time.monotonic()
+    options.fleet.require_addresses()
     if (target := target_of(options)) is not None:
         return build_parts(target, options, progress)
     shelf = shelf_of(options)

@@ -8,7 +8,7 @@ to be configured. Otherwise one node is run, on the ports of ``nodes.toml``, bec
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,6 +121,8 @@ def place(path: Path, node: str | None = None) -> Placement:
             hint="copy the bundle and the manifest of one build",
         )
     alone = used == {name}  # links of this machine alone, whatever name it is known by to others, or is not
+    if not local and not alone:
+        _require_addresses(nodes, sorted(used))
     return Placement(
         path, manifest, {name: found[name]}, _anywhere(manifest) if alone else endpoints(manifest, nodes), alone
     )
@@ -152,6 +154,17 @@ def endpoints(manifest: Manifest, nodes: Nodes) -> Endpoints:
         nodes={name: Endpoint(hosts[name], entry.port) for name, entry in where.items()},
         head=Endpoint(hosts[manifest.head.node], nodes.head.port),
     )
+
+
+def _require_addresses(nodes: Nodes, used: Sequence[str]) -> None:
+    """A node that others look for has an address; its own machine is where they would look for ``local``."""
+    if unknown := [name for name in used if nodes.address_of(name).address == LOCAL]:
+        raise InputError(
+            "node-local",
+            f"nodes.toml says 'local' of {', '.join(unknown)}, where no other machine finds it",
+            context=["some nodes are other machines: " + ", ".join(name for name in used if name not in unknown)],
+            hint="write its address, the same in every bundle",
+        )
 
 
 def space(manifest: Manifest, context: int | None, streams: int | None) -> Space:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ruvcompile.errors import InputError
 from ruvcompile.fleet.governance import Place, Wanted
 from ruvrun.manifest import LOCAL, reserve
 
@@ -87,3 +88,18 @@ class Fleet:
         """What the fleet file says of this direction, else of the other, else of all; None where it says nothing."""
         pairs = self.pairs or {}
         return pairs.get((sender, receiver)) or pairs.get((receiver, sender)) or self.default_link
+
+    def require_addresses(self) -> None:
+        """Where some nodes are other machines, all must be where these can find them.
+
+        Raises:
+            InputError: ``node-local``: one is known as a process of this machine only.
+        """
+        here = [node.name for node in self.nodes if node.local]
+        away = [node.name for node in self.nodes if not node.local]
+        if here and away:
+            raise InputError(
+                "node-local",
+                f"{', '.join(here)} has the address 'local', where {', '.join(away)} cannot find it",
+                hint=f'say how other machines reach it, as in address = "{here[0]}.local"',
+            )

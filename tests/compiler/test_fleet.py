@@ -59,6 +59,17 @@ def test_host_names_are_machines_even_for_the_host_target() -> None:
 # Read from a file
 
 
+def test_other_machines_have_to_find_every_node(tmp_path: Path) -> None:
+    """A node is ``local`` where all are: others would look for it on themselves."""
+    nodes = ['[[node]]\nname = "desk"\ntarget = "host"\n', '[[node]]\nname = "pi"\ntarget = "pi5"\n']
+    for alone in nodes:
+        loaded(tmp_path, alone).require_addresses()
+    with pytest.raises(InputError, match="desk has the address 'local', where pi cannot find it") as caught:
+        loaded(tmp_path, "".join(nodes)).require_addresses()
+    assert caught.value.ref == "node-local"
+    assert 'address = "desk.local"' in str(caught.value)
+
+
 def test_a_whole_fleet_file(tmp_path: Path) -> None:
     fleet = loaded(
         tmp_path,

@@ -76,7 +76,7 @@ def test_memory_is_counted_for_the_context_that_is_asked_for(tmp_path: Path) -> 
 
 
 def test_who_has_a_port_that_is_taken(tmp_path: Path) -> None:
-    manifest = write_build(tmp_path, addresses={"a": "10.0.0.1"})
+    manifest = write_build(tmp_path, addresses={"a": "10.0.0.1", "b": "10.0.0.2"})
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()

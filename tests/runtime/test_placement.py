@@ -15,6 +15,8 @@ from ruvrun.manifest import load_manifest
 from ruvrun.placement import Endpoint, place, space
 from tests.runtime.builds import write_build
 
+ELSEWHERE = {"a": "10.0.0.1", "b": "10.0.0.2"}
+
 
 def test_a_local_build_is_run_whole_on_free_ports(tmp_path: Path) -> None:
     found = place(write_build(tmp_path))
@@ -38,7 +40,7 @@ def test_a_node_that_is_asked_for_is_run_alone_on_its_port(tmp_path: Path) -> No
 
 
 def test_a_copied_bundle_is_its_node(tmp_path: Path) -> None:
-    write_build(tmp_path / "build", addresses={"b": "10.0.0.2"})
+    write_build(tmp_path / "build", addresses=ELSEWHERE)
     shutil.copytree(tmp_path / "build" / "bundles" / "a", tmp_path / "there")
     found = place(tmp_path / "there" / "manifest.toml")
     assert (found.stages, found.head, found.whole) == (["a"], True, False)
@@ -54,7 +56,7 @@ def test_one_node_alone_needs_no_name_that_others_know(tmp_path: Path) -> None:
 
 
 def test_a_bundle_of_another_build_has_no_part(tmp_path: Path) -> None:
-    write_build(tmp_path / "build", addresses={"b": "10.0.0.2"})
+    write_build(tmp_path / "build", addresses=ELSEWHERE)
     bundle = tmp_path / "build" / "bundles" / "a"
     (bundle / "node" / "name").write_text("z\n")
     with pytest.raises(InputError, match="z has no part") as caught:
@@ -62,8 +64,17 @@ def test_a_bundle_of_another_build_has_no_part(tmp_path: Path) -> None:
     assert "a, b" in str(caught.value)
 
 
+@pytest.mark.parametrize("asked", ["a", "b"])
+def test_a_node_that_no_other_machine_finds_is_told_on_each(tmp_path: Path, asked: str) -> None:
+    """It would listen to its own machine alone, and the others would look for it on theirs, for ever."""
+    write_build(tmp_path / "build", addresses={"b": "10.0.0.2"})
+    with pytest.raises(InputError, match=r"nodes\.toml says 'local' of a") as caught:
+        place(tmp_path / "build/bundles" / asked / "manifest.toml")
+    assert caught.value.ref == "node-local"
+
+
 def test_several_bundles_that_are_not_all_need_a_word(tmp_path: Path) -> None:
-    manifest = write_build(tmp_path, addresses={"b": "10.0.0.2"})
+    manifest = write_build(tmp_path, addresses=ELSEWHERE)
     with pytest.raises(UsageError) as caught:
         place(manifest)
     assert "a, b" in str(caught.value)
