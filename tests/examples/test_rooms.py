@@ -21,16 +21,11 @@ from tests.compiler.builds import build
 from tests.decoders import tiny_program
 from tests.graphs import PP_OCR, model_path
 from tests.models import MODELS, SMOLLM2, write_tiny_gguf
+from tests.typed import ROOMS, commands
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-ROOMS = ("aipc_fleet", "own_graph", "pi_cluster")
 FLEETS = [path for room in ROOMS for path in sorted((EXAMPLES / room).glob("*.toml"))]
-
-
-def typed(room: str) -> list[str]:
-    """What the text of an example tells a person to type, line by line."""
-    return re.findall(r"^    (\S.*)$", (EXAMPLES / room / "README.md").read_text("utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", FLEETS, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -60,7 +55,7 @@ def test_what_a_text_tells_to_type_works(room: str, tmp_path: Path) -> None:
         (models / path.name).symlink_to(path)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     ran = []
-    for line in typed(room):
+    for line in commands(f"examples/{room}/README.md"):
         if line.startswith("pip install"):
             (extra,) = re.findall(r"\[(\w+)\]", line)
             assert f"\n{extra} = " in (ROOT / "pyproject.toml").read_text()
