@@ -23,7 +23,7 @@ HTTP_PORT = 8000
 FOLDER = "fleet"
 
 PLAIN: Mapping[str, str] = {
-    **{name: name for name in ("deliver.sh", "smoke.sh", "fleet.sh", "remote.sh", "README.md")},
+    **{name: name for name in ("deliver.sh", "smoke.sh", "fleet.sh", "back.sh", "remote.sh", "files.py", "README.md")},
     **{f"ansible/{name}": f"ansible/{name}" for name in ("ansible.cfg", "inventory.py", "deliver.yml")},
     **{f"docker/{name}": f"docker/{name}" for name in ("compose.yaml", "Dockerfile.bundle")},
     "docker/wheels/README.md": "docker/wheels.md",

@@ -25,6 +25,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SERVICES = HERE / "services.py"
 PYTHON = "/usr/local/bin/python-here"
+STRANGER = "stranger"
+"""A name by which ssh gets to the first machine, and expects the key of the last."""
 
 # $1 folder, $2 name, $3 service manager, $4 interpreter, $5 folders with packages
 _BIRTH = r"""
@@ -78,6 +80,29 @@ Subsystem sftp internal-sftp
 CONFIG
 ip link set lo up
 exec chroot "$root" /usr/sbin/sshd -D -e -f /etc/ssh/sshd_machine
+"""
+
+_MEND = """
+rm -f /run/{computes-wrong,starts-nothing,starts-slowly,loses-its-line} /opt/filled
+rm -f /usr/local/bin/{uname,rsync,mv,flock}
+if [ -e /usr/local/bin/python-kept ]; then mv /usr/local/bin/python-{kept,here}; fi
+if [ -e /run/taken ]; then kill $(cat /run/taken); rm /run/taken; fi
+if [ -e /root/sudoers ]; then mv /root/sudoers /etc/sudoers.d/pi; fi
+ip link set eth0 up
+for home in /opt/ruvrun/*; do
+    [ -d "$home" ] || continue
+    rm -rf "$home"/{incoming,staged,previous}
+    for release in "$home"/releases/*; do
+        [ "$(readlink -f "$home/current")" = "$release" ] || rm -rf "$release"
+    done
+done
+for unit in /etc/systemd/system/ruvrun@*.service; do
+    [ ! -e "$unit" ] || systemctl is-active "${unit##*/}" || systemctl start "${unit##*/}" || true
+done
+"""
+_FORGET = """
+pkill -f -- '-[m] ruvrun' || true
+rm -rf /opt/ruvrun /etc/ruvrun /etc/systemd/system/ruvrun@* /run/services
 """
 
 
@@ -145,16 +170,17 @@ class Fleet:
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+    def mend(self) -> None:
+        """As if what runs on each machine had just been delivered, and nothing else had ever been tried there."""
+        self._everywhere(_MEND)
+
     def reset(self) -> None:
         """As if nothing had ever been delivered."""
+        self._everywhere(f"{_FORGET}\n{_MEND}")
+
+    def _everywhere(self, script: str) -> None:
         for machine in self.machines.values():
-            machine.run(
-                "pkill -f -- '-[m] ruvrun' || true; rm -f /run/computes-wrong"
-                " /run/starts-nothing /run/starts-slowly /usr/local/bin/{uname,rsync,mv};"
-                " if [ -e /usr/local/bin/python-kept ]; then mv /usr/local/bin/python-{kept,here}; fi;"
-                " if [ -e /run/taken ]; then kill $(cat /run/taken); rm /run/taken; fi;"
-                " rm -rf /opt/ruvrun /etc/ruvrun /etc/systemd/system/ruvrun@* /run/services"
-            )
+            machine.run(script)
 
 
 @contextmanager
@@ -205,13 +231,13 @@ def _machine(folder: Path, name: str, address: str, desk: str, space: str) -> Ma
 
 def _write_config(fleet: Fleet) -> None:
     desk = fleet.folder / "desk"
-    known = [
-        f"{machine.address} {(machine.folder / 'host_key.pub').read_text()}" for machine in fleet.machines.values()
-    ]
-    (desk / "known").write_text("".join(known))
+    keys = {machine.address: (machine.folder / "host_key.pub").read_text() for machine in fleet.machines.values()}
+    first, *_, last = keys
+    known = keys | {STRANGER: keys[last]}
+    (desk / "known").write_text("".join(f"{host} {key}" for host, key in known.items()))
     (desk / "config").write_text(
         f"IdentityFile {desk / 'key'}\nIdentitiesOnly yes\nUserKnownHostsFile {desk / 'known'}\n"
-        "GlobalKnownHostsFile /dev/null\nLogLevel ERROR\n"
+        f"GlobalKnownHostsFile /dev/null\nLogLevel ERROR\nHost {STRANGER}\nHostName {first}\nHostKeyAlias {STRANGER}\n"
     )
 
 

@@ -3,7 +3,8 @@
 
 It starts what ExecStart says and waits until that says READY, as systemd does. It does not supervise, and everything
 runs as root. Where /run/starts-nothing exists a service is active and does nothing, so that its fleet never gets ready;
-where /run/starts-slowly exists it takes some seconds more.
+where /run/starts-slowly exists it takes some seconds more; where /run/loses-its-line exists the machine's network goes
+away at the next start, with all that came by it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 UNITS = pathlib.Path("/etc/systemd/system")
 STATE = pathlib.Path("/run/services")
 SECONDS = 60.0
+LOSES = pathlib.Path("/run/loses-its-line")
 
 
 def main() -> int:
@@ -60,8 +62,20 @@ def stop(unit: str) -> None:
     (STATE / unit).unlink(missing_ok=True)
 
 
+def lose_line() -> None:
+    """Whoever came by ssh is gone, and cannot come back."""
+    LOSES.unlink()
+    session = "sshd(-session)?: (pi|root)"
+    subprocess.run(["pkill", "-KILL", "-f", session], check=False)
+    while subprocess.run(["pgrep", "-f", session], check=False, stdout=subprocess.DEVNULL).returncode == 0:
+        time.sleep(0.05)
+    subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
+
+
 def start(unit: str) -> int:
     """Start it and wait for READY; 1 if it ends before."""
+    if LOSES.exists():
+        lose_line()
     keys: dict[str, list[str]] = {}
     instance = unit.partition("@")[2]
     for line in (UNITS / f"{unit}.service").read_text().splitlines():
