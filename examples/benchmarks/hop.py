@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import secrets
 import socket
 import statistics
@@ -38,7 +39,7 @@ BOUNDS = {
     ("samehost", "4 KB"): Target(at_most=0.9),
     ("samehost", "36 KB"): Target(at_most=0.9),
 }
-BLOCKS, TRIPS = 12, 200
+BLOCKS, TRIPS = 24, 100
 HERE, THERE = "here", "there"
 Trip = Callable[[bytes], None]
 
@@ -149,12 +150,14 @@ def over(link: Transport) -> Trip:
 
 
 def pair(found: dict[str, Trip]) -> dict[str, dict[str, float]]:
-    """Of each way, the median microseconds of a trip by size; the ways take turns, block by block."""
+    """Of each way, the median microseconds of a trip by size; the ways take turns, block by block, in any order: how
+    soon a core wakes depends on how long it slept in the blocks before.
+    """
     times: dict[tuple[str, str], list[float]] = {}
     for _ in range(BLOCKS):
         for name, size in SIZES.items():
             data = bytes(size)
-            for way, trip in found.items():
+            for way, trip in random.sample(list(found.items()), len(found)):
                 taken = times.setdefault((way, name), [])
                 for _ in range(TRIPS):
                     began = time.perf_counter()

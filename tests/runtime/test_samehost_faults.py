@@ -72,10 +72,10 @@ def tells_of_a_frame_that_does_not_come(made: socket.socket, sending: ring.Sendi
 
 def writes_a_length_that_no_slot_has(made: socket.socket, sending: ring.Sending) -> None:
     sending.put(ring.FRAME, b"this one")
-    memory = mmap.mmap(sending.handed[0], 0)
-    at = memory.find(b"this one")
-    memory[at - 56 : at - 48] = struct.pack("<II", ring.FRAME, ring.LARGEST + 1)
-    memory.close()
+    head = struct.pack("<II", ring.FRAME, len(b"this one"))
+    with mmap.mmap(sending.handed[0], 0) as memory:
+        at = memory.find(head, 16)  # the first is of what was well begun
+        memory[at : at + 8] = struct.pack("<II", ring.FRAME, ring.LARGEST + 1)
 
 
 @pytest.mark.parametrize(

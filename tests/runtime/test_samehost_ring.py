@@ -29,11 +29,11 @@ class Put:
 
 
 class Wake:
-    """The receiver is woken, if anything was put since it was the last time; as an epoll does that sees edges."""
+    """Whatever is there is taken, and the receiver was woken where anything was put since it was the last time."""
 
 
 class Take:
-    """Whatever is there is taken."""
+    """Whatever is there is taken, by one who looks unasked."""
 
 
 _PUT = st.builds(Put, st.sampled_from([ring.FRAME, ring.LENGTHS]), st.binary(max_size=200))
@@ -46,14 +46,13 @@ def test_what_goes_in_comes_out_in_order_and_as_long_as_there_is_room(steps: lis
         rung = False
         for step in [*steps, Take()]:
             if isinstance(step, Wake):
-                if rung:
-                    receiving.wake()
+                assert receiving.take(rung) == [*inside]
+                inside.clear()
                 rung = False
             elif isinstance(step, Take):
-                assert all_of(receiving) == [*inside]
+                assert receiving.take() == [*inside]
                 inside.clear()
-            elif sending.has_room():
-                sending.put(step.kind, step.data)
+            elif sending.put(step.kind, step.data):
                 inside.append((step.kind, step.data))
                 rung = True
             else:
@@ -61,21 +60,15 @@ def test_what_goes_in_comes_out_in_order_and_as_long_as_there_is_room(steps: lis
             assert len(inside) <= ring.SLOTS
 
 
-def all_of(receiving: ring.Receiving) -> list[tuple[int, bytes]]:
-    return list(iter(receiving.take, None))
-
-
 def test_what_can_be_seen_before_it_is_counted_is_not_taken() -> None:
     """On some processors a number may be seen before the frame that it stands for is there."""
     with both_ends() as (sending, receiving):
         sending.put(ring.FRAME, b"one")
-        receiving.wake()
-        assert receiving.take() == (ring.FRAME, b"one")
+        assert receiving.take(1) == [(ring.FRAME, b"one")]
         sending.put(ring.FRAME, b"two")
         assert os.eventfd_read(sending.handed[1]) == 2  # as if neither were counted yet
-        assert receiving.take() is None
-        receiving.wake()
-        assert receiving.take() == (ring.FRAME, b"two")
+        assert receiving.take() == []
+        assert receiving.take(1) == [(ring.FRAME, b"two")]
 
 
 def test_what_is_finished_while_it_is_looked_at_is_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,40 +76,35 @@ def test_what_is_finished_while_it_is_looked_at_is_taken_whole(monkeypatch: pyte
     with both_ends() as (sending, receiving):
         for _ in range(ring.SLOTS):
             sending.put(ring.LENGTHS, b"short")
-            receiving.wake()
-            assert receiving.take() == (ring.LENGTHS, b"short")
+            assert receiving.take(1) == [(ring.LENGTHS, b"short")]
         sending._memory[:8] = (ring.SLOTS + 1).to_bytes(8, "little")
         read = os.eventfd_read
 
         def finished(number: int) -> int:
             monkeypatch.undo()
-            assert sending.has_room()
-            sending.put(ring.FRAME, b"one that is longer")
+            assert sending.put(ring.FRAME, b"one that is longer")
             return read(number)
 
         monkeypatch.setattr(os, "eventfd_read", finished)
-        assert receiving.take() == (ring.FRAME, b"one that is longer")
+        assert receiving.take() == [(ring.FRAME, b"one that is longer")]
 
 
 def test_the_largest_fits_in_every_slot() -> None:
     with both_ends() as (sending, receiving):
         largest = [bytes([number]) * ring.LARGEST for number in range(2 * ring.SLOTS)]
         for data in largest:
-            assert sending.has_room()
-            sending.put(ring.FRAME, data)
-            assert receiving.take() == (ring.FRAME, data)
+            assert sending.put(ring.FRAME, data)
+            assert receiving.take() == [(ring.FRAME, data)]
 
 
-def test_a_full_ring_has_room_again_once_half_of_it_was_taken() -> None:
+def test_a_full_ring_takes_no_more_until_it_was_read() -> None:
     with both_ends() as (sending, receiving):
         for _ in range(ring.SLOTS):
-            assert sending.has_room()
-            sending.put(ring.FRAME, b"x")
+            assert sending.put(ring.FRAME, b"x")
+        assert not sending.put(ring.FRAME, b"y")
         assert not sending.has_room()
-        for _ in range(ring.SLOTS // 2):
-            assert not sending.has_room()
-            receiving.take()
-        assert sending.has_room()
+        assert receiving.take() == [(ring.FRAME, b"x")] * ring.SLOTS
+        assert sending.put(ring.FRAME, b"y")
 
 
 def test_what_is_in_the_ring_outlives_its_sender() -> None:
@@ -124,7 +112,7 @@ def test_what_is_in_the_ring_outlives_its_sender() -> None:
         handed = [*map(os.dup, sending.handed)]
         sending.put(ring.FRAME, b"last")
     with contextlib.closing(ring.Receiving(*handed)) as receiving:
-        assert receiving.take() == (ring.FRAME, b"last")
+        assert receiving.take() == [(ring.FRAME, b"last")]
 
 
 def test_neither_end_can_cut_the_memory_short() -> None:

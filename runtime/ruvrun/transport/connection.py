@@ -12,10 +12,11 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from ruvrun.frames import Buffer
-from ruvrun.transport import Peer, packets, ring
+from ruvrun.transport import Came, Event, Peer, packets, ring
 from ruvrun.transport.watch import Watch
 
 _CREDENTIALS = struct.Struct("3i")
@@ -34,7 +35,8 @@ class Connection:
         peer: who is at the other end.
         first: the packet that the ring goes with.
         watch: the owner's.
-        hear: called when there are ``frames``.
+        happened: where frames that came are written down.
+        lose: called where the peer sent what it may not, with a reason.
         most: frames that may wait for room in the ring.
         largest: bytes of the largest part that may come.
 
@@ -48,7 +50,8 @@ class Connection:
         peer: Peer,
         first: bytes,
         watch: Watch,
-        hear: Callable[[Connection], object],
+        happened: list[Event],
+        lose: Callable[[Connection, str], object],
         *,
         most: int,
         largest: int,
@@ -59,7 +62,8 @@ class Connection:
         self.stopped_since: float | None = None
         self._pid = credentials(connected)[0]
         self._watch = watch
-        self._hear = hear
+        self._happened = happened
+        self._lose = lose
         self._most = most
         self._largest = largest
         self._in: ring.Receiving | None = None
@@ -86,7 +90,7 @@ class Connection:
             self._in = ring.Receiving(*handed)
         except (OSError, ValueError):
             raise Gone("it sent what is no ring") from None
-        self._watch.add_counter(self._in.bell, self._rung)
+        self._watch.add_counter(self._in.bell, partial(self.hear, 1))
 
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Send a frame, now or as soon as there is room; False where the peer has not read for too long.
@@ -95,6 +99,8 @@ class Connection:
         that at once, and of a frame that is missing only by a deadline.
         """
         if len(parts) == 1 and len(whole := bytes(parts[0])) <= ring.LARGEST:
+            if not self._queue and self._out.put(ring.FRAME, whole):
+                return True
             kind, data, handed = ring.FRAME, whole, -1
         else:
             try:
@@ -132,20 +138,17 @@ class Connection:
                 return
             self.flush()
 
-    def frames(self) -> Iterator[list[Buffer]]:
-        """The parts of every frame that has come.
-
-        Raises:
-            Gone: one is none.
-        """
+    def hear(self, woken: int = 0) -> None:
+        """Write down the frames that have come; ``woken`` as in ``ring.Receiving.take``."""
         if self._in is None:
             return
         try:
-            while (taken := self._in.take()) is not None:
-                kind, data = taken
-                yield [data] if kind == ring.FRAME else self._large(data)
+            for kind, data in self._in.take(woken):
+                self._happened.append(Came(self.peer, [data] if kind == ring.FRAME else self._large(data)))
         except (OSError, ValueError):
-            raise Gone("it sent what is no frame") from None
+            self._lose(self, "it sent what is no frame")
+        except Gone as gone:
+            self._lose(self, str(gone))
 
     def read(self) -> bool:
         """Take the next packet; whether there was one.
@@ -165,11 +168,6 @@ class Connection:
             packets.drop(handed)
             raise Gone("it sent what is no packet" if data else "the connection was lost")
         return True
-
-    def _rung(self) -> None:
-        assert self._in is not None
-        self._in.wake()
-        self._hear(self)
 
     def is_stopped(self) -> bool:
         """Whether the peer's process is there and does not run, by its state letter in ``/proc/PID/stat``."""

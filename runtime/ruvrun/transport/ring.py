@@ -9,6 +9,9 @@ whatever the step carries, and no buffer is made for it.
 is there for whoever was woken by it, or has read it. Waking tells of one frame at least, so as many may be taken as
 often as the receiver was woken. Where more seem to be there, by their numbers, ``bell`` is read: that is the rare case.
 
+**Pages.** A core that has slept finds its caches and tables of pages cold, so few pages are touched: what says where
+frames are stands in the first one, and every slot begins with a page.
+
 **Trust.** The memory is sealed against being cut short, so no access can fail. Its sender could still write into a slot
 that is being read: a length is read once, and a frame is looked at only after it was copied.
 """
@@ -32,10 +35,9 @@ FRAME, LENGTHS = 0, 1
 HANDED = 3
 """Descriptors of a ring: memory, bell, room."""
 
-_HEAD = struct.Struct("<QII")  # which frame it is, from 1 on; what is in the slot, and its bytes
-_BODY = 64  # where these begin
-_SLOT = _BODY + LARGEST
-_SIZE = SLOTS * _SLOT
+_HEAD = struct.Struct("<QII")  # which frame is in a slot, from 1 on; what it is, and its bytes
+_PAGE = 4096
+_SIZE = _PAGE + SLOTS * LARGEST
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -45,6 +47,8 @@ class Sending:
     Raises:
         OSError: no descriptor or no memory is left.
     """
+
+    __slots__ = "_bell", "_free", "_memory", "_number", "_opened", "handed", "room"
 
     def __init__(self) -> None:
         with contextlib.ExitStack() as opened:
@@ -70,14 +74,18 @@ class Sending:
                 self._free = os.eventfd_read(self.room)
         return self._free > 0
 
-    def put(self, kind: int, data: bytes) -> None:
-        """Send at most ``LARGEST`` bytes. There must be room."""
-        at, size = self._number % SLOTS * _SLOT, len(data)
+    def put(self, kind: int, data: bytes) -> bool:
+        """Send at most ``LARGEST`` bytes, if there is room; whether there was."""
+        if not self._free and not self.has_room():
+            return False
+        slot, size = self._number % SLOTS, len(data)
         self._number += 1
         self._free -= 1
-        self._memory[at + _BODY : at + _BODY + size] = data
-        _HEAD.pack_into(self._memory, at, self._number, kind, size)
+        at = _PAGE + slot * LARGEST
+        self._memory[at : at + size] = data
+        _HEAD.pack_into(self._memory, slot * _HEAD.size, self._number, kind, size)
         os.eventfd_write(self._bell, 1)
+        return True
 
     def close(self) -> None:
         """Let it go; the other end can still read what is in it."""
@@ -90,6 +98,8 @@ class Receiving:
     Raises:
         OSError, ValueError: that is no ring.
     """
+
+    __slots__ = "_counted", "_memory", "_opened", "_room", "_taken", "_woken", "bell"
 
     def __init__(self, memory: int, bell: int, room: int) -> None:
         self.bell, self._room = bell, room
@@ -109,33 +119,36 @@ class Receiving:
         self._woken = 0
         self._counted = 0
 
-    def wake(self) -> None:
-        """``bell`` was rung since the last time (edge-triggered): there is one frame more at least."""
-        self._woken += 1
+    def take(self, woken: int = 0) -> list[tuple[int, bytes]]:
+        """What is in each slot that has been filled, and its bytes.
 
-    def take(self) -> tuple[int, bytes] | None:
-        """What is in the next slot, and its bytes; None where nothing is yet.
+        Args:
+            woken: 1 where ``bell`` was rung since the last time (edge-triggered), so that there is one frame more.
 
         Raises:
             ValueError: more bytes than a slot has.
         """
-        at = self._taken % SLOTS * _SLOT
-        number, kind, size = _HEAD.unpack_from(self._memory, at)
-        if number != self._taken + 1:
-            return None
-        if number > self._woken and number > self._counted:
-            with contextlib.suppress(BlockingIOError):
-                self._counted += os.eventfd_read(self.bell)
-            if number > self._counted:
-                return None  # it is being written
-            _, kind, size = _HEAD.unpack_from(self._memory, at)  # which were, perhaps, when its number was seen
-        if size > LARGEST:
-            raise ValueError(f"{size} bytes in a slot of {LARGEST}")
-        data = self._memory[at + _BODY : at + _BODY + size]
-        self._taken = number
-        if not number % (SLOTS // 2):
-            os.eventfd_write(self._room, SLOTS // 2)
-        return kind, data
+        self._woken += woken
+        found: list[tuple[int, bytes]] = []
+        while True:
+            slot = self._taken % SLOTS
+            number, kind, size = _HEAD.unpack_from(self._memory, slot * _HEAD.size)
+            if number != self._taken + 1:
+                return found
+            if number > self._woken and number > self._counted:
+                with contextlib.suppress(BlockingIOError):
+                    self._counted += os.eventfd_read(self.bell)
+                if number > self._counted:
+                    return found  # it is being written
+                # What else stands there was perhaps not yet, when the number was seen.
+                _, kind, size = _HEAD.unpack_from(self._memory, slot * _HEAD.size)
+            if size > LARGEST:
+                raise ValueError(f"{size} bytes in a slot of {LARGEST}")
+            at = _PAGE + slot * LARGEST
+            found.append((kind, self._memory[at : at + size]))
+            self._taken = number
+            if not number % (SLOTS // 2):
+                os.eventfd_write(self._room, SLOTS // 2)
 
     def close(self) -> None:
         """Let it go."""

@@ -30,13 +30,12 @@ from functools import partial
 
 from ruvrun.errors import MachineError
 from ruvrun.frames import Buffer
-from ruvrun.transport import Came, Down, Event, Peer, Up, packets
+from ruvrun.transport import Down, Event, Peer, Up, packets
 from ruvrun.transport.connection import Connection, Gone, address_of, credentials, packet_socket
 from ruvrun.transport.outgoing import QUEUE, Timing
-from ruvrun.transport.watch import Watch
+from ruvrun.transport.watch import Timer, Watch
 
 _BACKLOG = 64
-_NEVER = float("inf")
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -66,6 +65,7 @@ class SameHost:
         self._queue = queue
         self._timing = timing or Timing()
         self._watch = Watch()
+        self._timer = Timer(self._watch, self._look)
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._watch.add(self._waker, self._awake)
         self._listener: socket.socket | None = None
@@ -74,10 +74,9 @@ class SameHost:
         self._to: dict[str, Connection] = {}
         self._from: dict[bytes, Connection] = {}
         self._dialling: dict[str, int] = {}
-        self._pending: list[Event] = []
+        self._happened: list[Event] = []
         self._woken = False
         self._numbered = 0
-        self._due = _NEVER
         self._crowded = False
         self._open = True
 
@@ -115,20 +114,18 @@ class SameHost:
 
     def receive(self, timeout: float | None) -> list[Event]:
         """See ``Transport.receive``."""
-        now = time.monotonic()
-        until = _NEVER if timeout is None else now + timeout
+        until = None if timeout is None else time.monotonic() + timeout
         while True:
-            if now >= self._due:
-                self._look(now)
-            soonest = self._due if self._due < until else until
-            wait = 0.0 if self._pending or soonest <= now else None if soonest == _NEVER else soonest - now
-            found = self._watch.wait(wait)
-            if self._pending or self._woken:
-                events, self._pending, self._woken = self._pending, [], False
+            found = self._watch.wait(0.0 if self._happened else timeout)
+            if self._happened or self._woken:
+                events = self._happened.copy()
+                self._happened.clear()
+                self._woken = False
                 return events
-            now = time.monotonic()
-            if now >= until and not found:
-                return []
+            if until is not None:
+                timeout = max(0.0, until - time.monotonic())
+                if not timeout and not found:
+                    return []
 
     def wake(self) -> None:
         """See ``Transport.wake``."""
@@ -149,6 +146,7 @@ class SameHost:
             caller.close()
         if self._listener is not None:
             self._listener.close()
+        self._timer.close()
         self._watch.close()
         os.close(self._waker)
 
@@ -156,21 +154,12 @@ class SameHost:
         os.eventfd_read(self._waker)
         self._woken = True
 
-    def _hear(self, connection: Connection) -> None:
-        """Frames have come."""
-        peer = connection.peer
-        try:
-            for parts in connection.frames():
-                self._pending.append(Came(peer, parts))
-        except Gone as gone:
-            self._lose(connection, str(gone))
-
     def _serve(self, connection: Connection) -> None:
         """A packet has come, or the connection is gone; then what came before still counts."""
         try:
             connection.read()
         except Gone as gone:
-            self._hear(connection)
+            connection.hear()
             self._lose(connection, str(gone))
 
     def _accept(self) -> None:
@@ -181,7 +170,7 @@ class SameHost:
             if error.errno in _FULL:  # until something is closed it would come, and be refused, again and again
                 self._crowded = True
                 self._watch.remove(self._listener.fileno())
-                self._due = min(self._due, time.monotonic() + self._timing.beat)
+                self._timer.within(self._timing.beat)
             return  # else it went while it waited
         if credentials(made)[1] != os.getuid():
             made.close()
@@ -226,28 +215,32 @@ class SameHost:
             if credentials(made)[1] != os.getuid():
                 made.close()
                 del self._dialling[node]
-                self._pending.append(Down(node, "another user's process listens there", refused=True))
+                self._happened.append(Down(node, "another user's process listens there", refused=True))
                 return
             self._to[node] = self._connection(made, Peer(node), packets.NAME + self._node.encode())
         except OSError:
             if made is not None:
                 made.close()
-            self._due = min(self._due, time.monotonic() + self._timing.retry[0])
+            self._timer.within(self._timing.retry[0])
             return
         del self._dialling[node]
-        self._pending.append(Up(node))
+        self._happened.append(Up(node))
 
     def _connection(self, connected: socket.socket, peer: Peer, first: bytes) -> Connection:
         """The first packet is sent; see ``Connection`` for what it raises."""
-        made = Connection(connected, peer, first, self._watch, self._hear, most=self._queue, largest=self._largest)
+        made = Connection(
+            connected, peer, first, self._watch, self._happened, self._lose, most=self._queue, largest=self._largest
+        )
         self._watch.add(connected.fileno(), partial(self._serve, made))
         self._connections.add(made)
-        self._due = min(self._due, time.monotonic() + self._timing.beat)
+        self._timer.within(self._timing.beat)
         return made
 
-    def _look(self, now: float) -> None:
+    def _look(self) -> None:
         """Dial again what does not answer; see whether a peer is stopped."""
-        self._due = now + self._timing.beat if self._connections else _NEVER
+        if self._connections:
+            self._timer.within(self._timing.beat)
+        now = time.monotonic()
         if self._crowded and self._listener is not None:
             self._crowded = False
             self._watch.add(self._listener.fileno(), self._accept)
@@ -267,7 +260,7 @@ class SameHost:
             return
         self._close(connection)
         if not connection.peer.link:
-            self._pending.append(Down(connection.peer.node, why))
+            self._happened.append(Down(connection.peer.node, why))
 
     def _close(self, connection: Connection) -> None:
         self._connections.discard(connection)

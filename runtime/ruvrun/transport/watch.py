@@ -1,8 +1,15 @@
-"""What a process waits for: descriptors, and what is to be done when one of them is readable."""
+"""What a process waits for: descriptors, a time, and what is to be done about each.
+
+The time is a descriptor, too (``timerfd``): a wait with a timeout of its own would have the kernel start a timer and
+stop it again at every hop.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import select
+import time
 from collections.abc import Callable
 
 _AT_ONCE = 64  # more are told of the next time
@@ -44,3 +51,45 @@ class Watch:
     def close(self) -> None:
         """Wait for nothing any more."""
         self._epoll.close()
+
+
+class Timer:
+    """A time at which something is to be done: the earliest that was asked for since it was last done.
+
+    Args:
+        watch: that waits for it.
+        do: what is to be done.
+    """
+
+    def __init__(self, watch: Watch, do: Callable[[], object]) -> None:
+        self._do = do
+        self._due = float("inf")
+        self._number = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._number < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        watch.add(self._number, self._rung)
+
+    def within(self, seconds: float) -> None:
+        """Do it in so many seconds at the latest."""
+        due = time.monotonic() + seconds
+        if due < self._due:
+            self._due = due
+            whole = int(seconds)
+            # A time of nothing would stop it.
+            setting = (ctypes.c_long * 4)(0, 0, whole, max(1, int((seconds - whole) * 1e9)))
+            _libc.timerfd_settime(self._number, 0, setting, None)
+
+    def close(self) -> None:
+        """It is not done any more."""
+        os.close(self._number)
+
+    def _rung(self) -> None:
+        try:
+            os.read(self._number, 8)
+        except BlockingIOError:
+            return
+        self._due = float("inf")
+        self._do()
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
