@@ -7,6 +7,12 @@ and HTTP. Clients come at random, read slowly, hang up in a stream or before an 
 than fits, are given too little time, or find the queue full; one pipeline loses a stage now and then. Space is in
 blocks, and so short that many are put back, or in slots. Every answer is held against the model alone: text, number of
 tokens and why it ended. At the end nobody waits, no space is held, and neither memory nor file descriptors have grown.
+
+On 2026-11-30, on two cores of an AMD EPYC in a virtual machine: blocks, 300 s (other work went on beside it): 41,700
+requests, 60 stages lost, 1,437 put-backs. Slots, 50 s: 10,000 requests, 10 stages lost. Then blocks again, 60 s, as
+links had changed: 9,700 requests, 12 stages lost, 243 put-backs. Nothing was wrong, and each of the three processes
+that were looked at had 1 to 10 MiB more at the end and no more file descriptors. A run on slots between these had found
+frames cut short in the ring of ``transport/ring.py``, which was mended. Ten minutes in one go were not run yet.
 """
 
 from __future__ import annotations
