@@ -99,25 +99,25 @@ def make_plan(facts: Facts, cuts: Cuts | None = None) -> Plan:
     units = in_stages(facts.units, order)
     bounds = [sum(map(len, chosen.cuts[: number + 1])) for number in range(len(chosen.cuts) - 1)]
     return Plan(
-        chosen.members,
-        pieces(facts.program, units, bounds),
-        units,
-        tuple(facts.keys[item] for item in order),
-        facts.space(-(-chosen.streams // chosen.shape.replicas)),
-        figures_of(desk, choice) | links_of(desk, chosen),
-        rows_of(desk, chosen),
-        forecast_of(desk, chosen, source_of(facts)),
-        tuple(
+        pipelines=chosen.members,
+        pieces=pieces(facts.program, units, bounds),
+        units=units,
+        keys=tuple(facts.keys[item] for item in order),
+        space=facts.space(-(-chosen.streams // chosen.shape.replicas)),
+        figures=figures_of(desk, choice) | links_of(desk, chosen),
+        rows=rows_of(desk, chosen),
+        forecast=forecast_of(desk, chosen, source_of(facts)),
+        expected=tuple(
             expected_of(desk, chosen, pipeline, place)
             for pipeline in range(chosen.shape.replicas)
             for place in range(chosen.shape.stages)
         ),
-        tuple(ms for stages in chosen.pipelines for ms in _inner(desk, chosen, stages)),
-        tuple(ms for stages in chosen.pipelines for ms in inner_times(desk, chosen, stages, 1, active=1)),
-        chosen.streams,
-        rates_of(desk, chosen),
-        chosen.cuts,
-        facts.link_type,
+        inner_ms=tuple(ms for stages in chosen.pipelines for ms in _inner(desk, chosen, stages)),
+        alone_ms=tuple(ms for stages in chosen.pipelines for ms in inner_times(desk, chosen, stages, 1, active=1)),
+        streams=chosen.streams,
+        rates=rates_of(desk, chosen),
+        cuts=chosen.cuts,
+        link_type=facts.link_type,
     )
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from ruvcompile.partition import evaluate
 from ruvcompile.partition.task import Stage
+from ruvcompile.plan.by_backend import by_backend
 from ruvcompile.plan.choose import Choice
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.forecasts import chunk_ms, stage_times, time_to_first
 from ruvcompile.plan.memory import CHUNK, logits_bytes, usable
 from ruvcompile.plan.nodes import Member
 from ruvcompile.plan.pace import grouping
-from ruvcompile.plan.picked import by_backend
 from ruvcompile.plan.shapes import Proof, Shape, Solution
 from ruvcompile.plan.solve import Solver
 from ruvcompile.plan.tasks import Desk

@@ -22,18 +22,8 @@ from ruvcompile.measure.staged import SECONDS, TOKENS, NotMeasuredError, measure
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.progress import Progress
 from ruvcompile.settle.correct import corrected, tells_apart, with_memory
-from ruvcompile.settle.held import (
-    AGAIN,
-    AGREED,
-    FIRST,
-    Held,
-    counts,
-    look_up,
-    promised,
-    promised_alone,
-    units_of,
-    with_reality,
-)
+from ruvcompile.settle.held import AGREED, Held, promised, promised_alone, units_of
+from ruvcompile.settle.seen import AGAIN, FIRST, counts, look_up, with_reality
 from ruvcompile.stages import Lowered
 from ruvcompile.targets import NATIVE
 from ruvrun.costs import CostTable

@@ -1,4 +1,4 @@
-"""A plan beside what its stages were seen to take, and the rows of the cost table that say so.
+"""A plan beside what its stages were seen to take.
 
 They are seen three times in one run: with a single sequence, with one for each stage, and with as many as are planned
 for. Alone a step finds nobody at work beside it, and waits for nothing but its way; so what one user gets tells the
@@ -9,22 +9,16 @@ stage's cost and no way, and no costs are made of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from ruvcompile.measure.staged import Reality
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Facts, Plan
 from ruvrun.backends import CPU, device_for
-from ruvrun.costs import CostTable, StageCost, merge, stage_key
+from ruvrun.costs import StageCost
 from ruvrun.machine import has_cpu_quota
-from ruvrun.profile.provenance import provenance
 
-FIRST, AGAIN = 1, 2
 AGREED = 0.03
 """Prediction and measurement agree when they differ by no more than this part."""
 
@@ -160,67 +154,6 @@ def promised_alone(plan: Plan) -> float:
     return promised(plan, 1)
 
 
-def counts(plan: Plan) -> tuple[int, ...]:
-    """Sequences (or callers) with which a plan is looked at."""
-    stages = len(plan.pieces) * len(plan.pipelines)
-    few = max(streams for streams, _ in plan.rates if streams <= stages)
-    return tuple(sorted({1, few, plan.streams}))
-
-
-def look_up(plan: Plan, facts: Facts, look: int = FIRST) -> Held | None:
-    """The plan beside what the cost table knows of its stages; None where it does not know all of them.
-
-    Args:
-        look: which of the two looks at a plan: ``FIRST``, or ``AGAIN``, once it was corrected.
-    """
-    known = {_identity(row): row for row in facts.costs.stage}
-    found = {}
-    for streams in counts(plan):
-        rows = [known.get(_identity(row)) for row in blank(plan, facts, streams, look)]
-        found[streams] = tuple(row for row in rows if row is not None)
-        if len(found[streams]) < len(rows):
-            return None
-    below = [rows for streams, rows in found.items() if streams > 1] or [found[1]]
-    return Held(plan, found[plan.streams], below[0], found[1])
-
-
-def with_reality(plan: Plan, facts: Facts, realities: Iterable[Reality], look: int = FIRST) -> Facts:
-    """The facts, their cost table with a row for every stage of ``plan``; equal stages share the mean of theirs."""
-    rows = []
-    for reality in realities:
-        blanks = blank(plan, facts, reality.streams, look)
-        found: dict[tuple[Any, ...], list[int]] = {}
-        for number, row in enumerate(blanks):
-            found.setdefault(_identity(row), []).append(number)
-        own = reality.own_ms if by_own_time(plan) else ()
-        rows += [_seen(blanks[numbers[0]], reality, own, numbers) for numbers in found.values()]
-    first = plan.members[0]
-    source = provenance(first.target.backend, facts.program.name, first.threads)
-    seen = CostTable(provenance=[source], stage=rows)
-    return replace(facts, costs=merge([facts.costs, seen]))
-
-
-def _seen(row: StageCost, reality: Reality, own: Sequence[float], numbers: Sequence[int]) -> StageCost:
-    """``row`` with what the stages of these numbers were seen to take; 0 where none of them had anything to do.
-
-    Args:
-        own: what the threads of all stages worked; empty where the clock counts.
-    """
-
-    def mean(times: Sequence[float]) -> float:
-        known = [times[number] for number in numbers if times[number]]
-        return round(fmean(known), 6) if known else 0.0
-
-    clock = mean(reality.stage_ms)
-    return msgspec.structs.replace(
-        row,
-        ms=mean(own) if own else clock,
-        clock_ms=clock if own else 0.0,
-        peak_rss_bytes=max(reality.peak_bytes[number] or 0 for number in numbers),
-        per_s=round(reality.per_s, 4),
-    )
-
-
 def units_of(plan: Plan) -> list[tuple[Unit, ...]]:
     """The units of each stage."""
     found, at = [], 0
@@ -231,39 +164,6 @@ def units_of(plan: Plan) -> list[tuple[Unit, ...]]:
             at += 1
         found.append(tuple(held))
     return found
-
-
-def blank(plan: Plan, facts: Facts, streams: int, look: int = FIRST) -> list[StageCost]:
-    """A row for each stage of each pipeline, in which nothing is said yet but what it is of.
-
-    Args:
-        streams: one of ``counts``.
-    """
-    counts = [len(units) for units in units_of(plan)]
-    ends = [sum(counts[: number + 1]) for number in range(len(counts))]
-    keys = [stage_key(plan.keys[end - count : end]) for end, count in zip(ends, counts, strict=True)]
-    local = sum(member.node.local for member in plan.members)
-    return [
-        StageCost(
-            key=key,
-            target=member.target.name,
-            backend=member.target.backend,
-            threads=member.threads,
-            beside=local,
-            rows=plan.rows if streams == plan.streams else 1,
-            depth=facts.depth if facts.decoder else 0,
-            streams=streams,
-            look=look,
-            ms=0.0,
-            source=0,
-        )
-        for pipeline in plan.pipelines
-        for key, member in zip(keys, pipeline, strict=True)
-    ]
-
-
-def _identity(row: StageCost) -> tuple[Any, ...]:
-    return row.key, row.target, row.backend, row.threads, row.beside, row.rows, row.depth, row.streams, row.look
 
 
 def _ratios(rows: Sequence[StageCost], planned: Sequence[float]) -> Ratios:

@@ -15,7 +15,8 @@ from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.settle import promised, promised_alone, settle
 from ruvcompile.settle.correct import corrected, with_waits, with_ways
-from ruvcompile.settle.held import blank, by_own_time, counts, look_up, with_reality
+from ruvcompile.settle.held import by_own_time
+from ruvcompile.settle.seen import blank, counts, look_up, with_reality
 from ruvrun.costs import CostTable, merge
 from tests.compiler.planned import facts_of, fleet, node, table
 from tests.decoders import tiny_program
@@ -146,7 +147,7 @@ def test_what_strangers_took_is_no_cost_of_anything(program) -> None:
 
 def test_where_a_stage_has_several_threads_the_clock_counts(program, monkeypatch) -> None:
     facts, plan = planned(program)
-    monkeypatch.setattr("ruvcompile.settle.held.by_own_time", lambda _plan: False)
+    monkeypatch.setattr("ruvcompile.settle.seen.by_own_time", lambda _plan: False)
     held = look_up(plan, seen(facts, plan, 1.0, 1.0, others=2.0))
     assert held is not None
     assert held.ratios == held.lone_ratios == pytest.approx((2.0, 2.0))
