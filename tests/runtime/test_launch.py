@@ -183,7 +183,7 @@ def test_a_stage_that_is_loaded_says_so_and_from_then_on_that_it_goes_on(
     heard: queue.SimpleQueue[str] = queue.SimpleQueue()
     monkeypatch.setattr(launch, "end_with_parent", lambda: None)
     monkeypatch.setattr("ruvrun.stage.serve", lambda *_, loaded, **__: loaded(lambda: None))
-    placement = place(write_build(tmp_path, addresses={"a": "10.0.0.1"}), "b")
+    placement = place(write_build(tmp_path, addresses={"a": "10.0.0.1", "b": "10.0.0.2"}), "b")
     launch.run_stage(placement, Settings(SPACE), 1, print, heard.put)
     assert [heard.get(timeout=20), heard.get(timeout=20)] == [LOADED, alive_line()]
 
@@ -237,7 +237,7 @@ def test_a_stage_hangs_after_longer_than_any_step_and_any_device_compiles(
     monkeypatch.setattr(launch, "end_with_parent", lambda: None)
     monkeypatch.setattr(launch, "Pulse", Told)
     monkeypatch.setattr("ruvrun.stage.serve", lambda *_, loaded, **__: loaded(lambda: None))
-    placement = place(write_build(tmp_path, addresses={"a": "10.0.0.1"}), "b")
+    placement = place(write_build(tmp_path, addresses={"a": "10.0.0.1", "b": "10.0.0.2"}), "b")
     stages = [msgspec.structs.replace(stage, backend=backend) for stage in placement.manifest.stage]
     placement = replace(placement, manifest=msgspec.structs.replace(placement.manifest, stage=stages))
     launch.run_stage(placement, Settings(SPACE), 1, print)
