@@ -23,6 +23,7 @@ from ruvcompile.errors import InputError, RuvError, did_you_mean
 from ruvcompile.fleet import HOST
 from ruvcompile.render import FILES, SUFFIX, NodeFacts, render_fleet, render_node
 from ruvcompile.targets import TEMPLATES, Target, load_target, target_names
+from ruvcompile.targets.nouns import FILE
 
 _STAGE = NodeFacts(
     model="model",
@@ -48,7 +49,11 @@ SITUATIONS = (
 def check_targets(extra: Path | None = None) -> list[RuvError]:
     """Everything that is wrong with any target's data or templates; empty when all is well."""
     names = target_names(extra)
-    problems: list[RuvError] = []
+    problems: list[RuvError] = [
+        InputError("target-missing-data", f"{folder} has no {FILE}", hint="a target is a folder with that file")
+        for folder in (sorted(extra.iterdir()) if extra else ())
+        if folder.is_dir() and folder.name[0] not in "._" and not (folder / FILE).exists()
+    ]
     for name, folder in names.items():
         try:
             target = load_target(name, extra)

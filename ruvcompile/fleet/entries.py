@@ -22,8 +22,10 @@ NODE_KEYS = ("name", "target", "address", "port", "memory", "reserve", "cpus", "
 LINK_KEYS = ("from", "to", "bandwidth", "latency")
 PLACE_KEYS = ("match", "on", *FACTS)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_ADDRESS, _SSH = re.compile(r"[A-Za-z0-9:][^\s/@]*"), re.compile(r"([^\s-]\S*)?")
 
 _KINDS = {str: "text in quotes", int: "a whole number in range", list: "a list of core numbers, each once"}
+_FORMS = {"address": "a host name or an IP number, in quotes", "ssh": "user@host, in quotes and without spaces"}
 _EXAMPLES = {"memory": "8GiB", "reserve": "1GiB", "bandwidth": "1Gbit", "latency": "0.2ms"}
 _LEAST_MEMORY = 2**20
 _N = TypeVar("_N", int, float)
@@ -48,13 +50,13 @@ def read_node(entry: Mapping[str, Any], index: int, problems: list[RuvError], pa
     return FleetNode(
         name=name,
         target=target,
-        address=take("address", str, LOCAL if target == HOST else f"{name}.local", bool),
+        address=take("address", str, LOCAL if target == HOST else f"{name}.local", _ADDRESS.fullmatch),
         port=take("port", int, PORT, lambda port: 0 < port < 2**16),
         memory=memory,
         reserve=reserve,
         cpus=tuple(take("cpus", list, [], _cores)),
         threads=take("threads", int, None, lambda threads: threads > 0),
-        ssh=take("ssh", str, ""),
+        ssh=take("ssh", str, "", _SSH.fullmatch),
         zone=take("zone", str, "", bool),
         trust=take("trust", str, "", bool),
         provides=take.texts("provides", single=False),
@@ -129,11 +131,11 @@ class _Taker:
     def __init__(self, entry: Mapping[str, Any], where: str, problems: list[RuvError]) -> None:
         self.entry, self.where, self.problems = entry, where, problems
 
-    def __call__(self, key: str, kind: type, default: Any, right: Callable[[Any], bool] = lambda _: True) -> Any:
+    def __call__(self, key: str, kind: type, default: Any, right: Callable[[Any], object] = lambda _: True) -> Any:
         value = self.entry.get(key, default)
         if key not in self.entry or (type(value) is kind and right(value)):
             return value
-        self.wrong(f"{key} = {value!r} is not right", f"it is {_KINDS[kind]}")
+        self.wrong(f"{key} = {value!r} is not right", f"it is {_FORMS.get(key, _KINDS[kind])}")
         return default
 
     def texts(self, key: str, *, single: bool = True) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from ruvcompile.targets.values import read_accelerator, read_fields, read_figure
 from ruvrun.backends import BACK_ENDS, KV_TYPES
 
 _PYTHON, _GLIBC = re.compile(r"3\.\d+"), re.compile(r"2\.\d+")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def target_names(extra: Path | None = None) -> dict[str, Path]:
@@ -53,6 +54,9 @@ def _read(name: str, folder: Path) -> Target:
     path = folder / FILE
     raw = read_configuration(path, "target")
     problems: list[RuvError] = []
+    if not _NAME.fullmatch(name):
+        hint = "letters, digits, dot, dash, underscore: nodes are named after it"
+        problems.append(InputError("target-wrong", f"{folder}: a folder of that name is no target", hint=hint))
     figures = read_figures(raw.pop("figure", []), str(path), problems)
     accelerator = read_accelerator(raw.pop("accelerator", None), f"{path}: accelerator", problems)
     if isinstance(raw.get("backend"), str) and "backends" not in raw:

@@ -12,6 +12,13 @@ from ruvcompile.quantities import parse_size
 from ruvcompile.targets.nouns import FIGURE_KINDS, FIGURES, Accelerator, Figure
 
 _HINT = "compare with another target"
+_KINDS = {
+    "str": "text in quotes",
+    "int": "a whole number",
+    "float": "a number above zero",
+    "tuple[str, ...]": "a list of texts",
+    "tuple[int, ...]": "a list of sizes",
+}
 
 
 def read_fields(
@@ -75,7 +82,7 @@ def read_accelerator(raw: Any, where: str, problems: list[RuvError]) -> Accelera
 def _value(value: Any, kind: str, where: str, problems: list[RuvError]) -> Any:
     """A value of the file as the field's type, ``kind`` (annotations are text here); problems are noted."""
     try:
-        if kind == "tuple[int, ...]":
+        if kind == "tuple[int, ...]" and isinstance(value, list):
             return tuple(parse_size(entry) for entry in value)
         if kind == "tuple[str, ...]" and isinstance(value, list) and all(isinstance(entry, str) for entry in value):
             return tuple(value)
@@ -86,7 +93,7 @@ def _value(value: Any, kind: str, where: str, problems: list[RuvError]) -> Any:
     except (TypeError, ValueError) as error:
         problems.append(InputError("target-wrong", f"{where}: {error}", hint=_HINT))
         return None
-    problems.append(InputError("target-wrong", f"{where} = {value!r} is not a {kind}", hint=_HINT))
+    problems.append(InputError("target-wrong", f"{where} = {value!r} is not {_KINDS[kind]}", hint=_HINT))
     return None
 
 

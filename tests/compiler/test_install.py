@@ -330,6 +330,9 @@ def test_uninstall_leaves_nothing(bundle: Path, here: Installed) -> None:
         (["--name", "my model"], "name-wrong"),
         (["--name", "../x"], "name-wrong"),
         (["--port", "http"], "usage"),
+        (["--port", "0"], "usage"),
+        (["--port", "65536"], "usage"),
+        (["extra"], "usage"),
     ],
 )
 def test_a_wrong_option_is_2_and_changes_nothing(bundle: Path, here: Installed, words: list[str], ref: str) -> None:
@@ -396,15 +399,28 @@ def test_what_is_no_bundle_is_3(bundle: Path, here: Installed) -> None:
     assert (done.returncode, "error[bundle-missing]" in done.stderr) == (3, True)
 
 
-def test_who_is_not_root_needs_a_root_of_its_own(bundle: Path) -> None:
+@pytest.mark.parametrize("root", ["/proc/none", "file"])
+def test_where_nothing_can_be_written_is_7(bundle: Path, tmp_path: Path, root: str) -> None:
+    (tmp_path / "file").touch()
+    done = run(bundle / "node/install.sh", "--root", tmp_path / root, "--python", sys.executable)
+    assert (done.returncode, done.stderr.count("error[folder-refused]")) == (7, 1), done.stderr
+    assert done.stderr.startswith("error["), "what mkdir says is no error of its own"
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "ref"),
+    [((), 0o644, "not-root"), (("--root", "/tmp/none"), 0, "bundle-unreadable")],
+)
+def test_who_is_not_root_needs_a_root_of_its_own(bundle: Path, words: tuple[str, ...], mode: int, ref: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         theirs = Path(directory, "theirs")
         shutil.copytree(bundle, theirs)
         for path in (theirs.parent, theirs, *theirs.rglob("*")):
             path.chmod(0o755)
+        (theirs / "node/link.key").chmod(mode)
         script = theirs / "node/install.sh"
         done = subprocess.run(
-            [*([] if os.getuid() else ["setpriv", "--reuid=65534", "--clear-groups"]), script],
+            [*([] if os.getuid() else ["setpriv", "--reuid=65534", "--clear-groups"]), script, *words],
             capture_output=True, text=True, check=False, cwd="/",
         )  # fmt: skip
-    assert (done.returncode, "error[not-root]" in done.stderr) == (7, True), done.stderr
+    assert (done.returncode, f"error[{ref}]" in done.stderr, done.stderr.count("error[")) == (7, True, 1), done.stderr

@@ -83,3 +83,46 @@ def test_names_that_kubernetes_takes_for_one_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         render_fleet([one, other], kind="decoder", version="0.1.0", most=4, wheels=True)
     assert caught.value.ref == "node-names-alike"
+
+
+# Words that deliver.sh does not take, before it reaches for any machine
+
+
+def delivered(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    for name, text in rendered("pi5", "pi5").items():
+        if "/" not in name:
+            (folder / name).write_text(text)
+    return subprocess.run(["bash", folder / "deliver.sh", *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["stage", "switch"], "stage and switch are two things"),
+        (["--dry-run", "rollback"], "--dry-run is of stage, not of rollback"),
+        (["switch", "--dry-run"], "--dry-run is of stage, not of switch"),
+        (["--wait"], "--wait needs a number of seconds"),
+        (["--wait", "-5"], "--wait needs a number of seconds"),
+        (["--dryrun"], "there is no '--dryrun'"),
+    ],
+)
+def test_wrong_words_are_2(tmp_path: Path, words: list[str], says: str) -> None:
+    done = delivered(tmp_path, *words)
+    assert (done.returncode, done.stderr.count("error[usage]: "), done.stderr.count("hint: ")) == (2, 1, 1), done.stderr
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["stage", "--dry-run"], ["--dry-run", "stage"]])
+def test_where_it_is_to_be_no_more_than_told_nothing_is_staged(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "deliver").mkdir()
+    (tmp_path / "nodes.toml").write_text('node = [{ name = "pi5-0", ssh = "-" }, { name = "pi5-1", ssh = "-" }]\n')
+    done = delivered(tmp_path / "deliver", *words)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.split("\n")[0].split() == ["node", "bytes", "free"]
+
+
+def test_a_part_that_is_missing_is_3(tmp_path: Path) -> None:
+    delivered(tmp_path, "--help")
+    (tmp_path / "fleet.sh").unlink()
+    done = subprocess.run(["bash", tmp_path / "deliver.sh"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "error[file-missing]: there is no fleet.sh" in done.stderr) == (3, True), done.stderr

@@ -122,6 +122,21 @@ def test_a_template_of_ones_own_comes_first(own: Path) -> None:
     assert load_target("mine", own).template("install.sh.j2").parent.parent.name == "_shared"
 
 
+def test_nodes_could_not_be_named_after_a_name_with_spaces(own: Path) -> None:
+    (own / "mine").rename(own / "my pi")
+    (told,) = check_targets(own)
+    assert "my pi: a folder of that name is no target" in str(told)
+    with pytest.raises(InputError, match="no target"):
+        load_target("my pi", own)
+
+
+def test_a_folder_without_data_is_found(own: Path) -> None:
+    (own / "mine" / "target.toml").rename(own / "mine" / "targte.toml")
+    (own / "notes.txt").write_text("")
+    (told,) = check_targets(own)
+    assert "mine has no target.toml" in str(told)
+
+
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no directory"):
         target_names(tmp_path / "none")
@@ -137,6 +152,8 @@ def test_a_missing_folder(tmp_path: Path) -> None:
         ('backend = "onnxruntime"', "backends = []", "backends is empty"),
         ('quants = ["none", "int8", "int4"]', "quants = []", "quants is empty"),
         ('"2GiB"', '"2 gigs"', "'2 gigs' is not a number with a unit"),
+        ('memory = ["8GiB", "2GiB", "4GiB", "16GiB"]', 'memory = "8GiB"', "memory = '8GiB' is not a list of sizes"),
+        ('arch = "aarch64"', "arch = 64", "arch = 64 is not text in quotes"),
         ("golden_bound = 5e-2", 'golden_bound = "small"', "golden_bound = 'small'"),
         ("golden_bound = 5e-2", "golden_bound = 0", "golden_bound = 0"),
         ("cores = 4", "cores = 4.5", "cores = 4.5"),
