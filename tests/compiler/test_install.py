@@ -333,6 +333,7 @@ def test_uninstall_leaves_nothing(bundle: Path, here: Installed) -> None:
         (["--port", "0"], "usage"),
         (["--port", "65536"], "usage"),
         (["extra"], "usage"),
+        (["--stage", "--rollback"], "usage"),
     ],
 )
 def test_a_wrong_option_is_2_and_changes_nothing(bundle: Path, here: Installed, words: list[str], ref: str) -> None:
@@ -386,8 +387,18 @@ def test_a_python_without_wheels_is_named(bundle: Path, here: Installed) -> None
     assert "--wheels 3." in done.stderr
 
 
-def test_a_bundle_of_which_a_part_is_missing_is_3(bundle: Path, here: Installed) -> None:
-    (bundle / "node/lib/release.sh").unlink()
+def test_a_bundle_that_came_on_a_stick_is_installed(bundle: Path, here: Installed) -> None:
+    for script in (*(bundle / "node").glob("*.sh"), bundle / "node/ruvrun"):
+        script.chmod(0o644)
+    done = run(Path("bash"), bundle / "node/install.sh", "--root", here.root, "--python", sys.executable)
+    assert done.returncode == 0, done.stderr
+    assert here.run("where").returncode == 0
+    assert run(here.home / "current/node/uninstall.sh").returncode == 0
+
+
+@pytest.mark.parametrize("part", ["lib/release.sh", "link.key"])
+def test_a_bundle_of_which_a_part_is_missing_is_3(bundle: Path, here: Installed, part: str) -> None:
+    (bundle / "node" / part).unlink()
     done = install(bundle, here)
     assert (done.returncode, "error[bundle-missing]" in done.stderr) == (3, True)
     assert everything(here.root) == set()

@@ -121,8 +121,9 @@ def test_where_it_is_to_be_no_more_than_told_nothing_is_staged(tmp_path: Path, w
     assert done.stdout.split("\n")[0].split() == ["node", "bytes", "free"]
 
 
-def test_a_part_that_is_missing_is_3(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["deliver.sh", "smoke.sh"])
+def test_a_part_that_is_missing_is_3(tmp_path: Path, script: str) -> None:
     delivered(tmp_path, "--help")
     (tmp_path / "fleet.sh").unlink()
-    done = subprocess.run(["bash", tmp_path / "deliver.sh"], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", tmp_path / script], capture_output=True, text=True, check=False)
     assert (done.returncode, "error[file-missing]: there is no fleet.sh" in done.stderr) == (3, True), done.stderr
