@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,3 +128,14 @@ def test_a_part_that_is_missing_is_3(tmp_path: Path, script: str) -> None:
     (tmp_path / "fleet.sh").unlink()
     done = subprocess.run(["bash", tmp_path / script], capture_output=True, text=True, check=False)
     assert (done.returncode, "error[file-missing]: there is no fleet.sh" in done.stderr) == (3, True), done.stderr
+
+
+@pytest.mark.parametrize("text", [None, "node = [", "node = 3\n", "[[node]]\n"])
+def test_ansible_is_told_what_is_wrong_with_the_addresses(tmp_path: Path, text: str | None) -> None:
+    script = tmp_path / "deliver/ansible/inventory.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(rendered("pi5", "pi5")["ansible/inventory.py"])
+    if text is not None:
+        (tmp_path / "nodes.toml").write_text(text)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith("error[nodes-wrong]: ")) == (1, True), done.stderr
