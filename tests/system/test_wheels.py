@@ -82,5 +82,7 @@ def test_a_bundle_installs_itself_without_a_network(tmp_path: Path, monkeypatch:
     assert ruvrun.__version__ in said.stdout
     wheel = next((bundle / "node/wheels").glob("msgspec-*.whl"))
     wheel.write_bytes(wheel.read_bytes()[:-1] + b"x")
-    again = subprocess.run([*map(str, line), "--name", "other"], capture_output=True, text=True, check=False)
+    again = subprocess.run(
+        [*map(str, line), "--name", "other", "--port", "8001"], capture_output=True, text=True, check=False
+    )
     assert (again.returncode, "error[wheels-altered]" in again.stderr) == (5, True)
