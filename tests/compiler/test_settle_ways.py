@@ -198,11 +198,11 @@ def test_copies_that_one_sequence_does_not_reach_keep_their_costs(program) -> No
     assert promised(again) == pytest.approx(promised(plan), rel=0.01)
 
 
-def test_the_memory_of_a_graphs_processes_is_corrected_by_what_was_seen() -> None:
-    """One look suffices, and no more is added to it when it is looked up again; a decoder's table knows it."""
+def two_parts(first: int, second: int) -> tuple[Facts, Plan, list[int]]:
+    """A graph of two stages with so many kB of weights, its plan, and the memory of each process as planned."""
     case = Case(
         values=(Value(-1, (0,), 4), Value(0, (1,), 4), Value(1, (2,), 4)),
-        item_bytes=(1, 1),
+        item_bytes=(first, second),
         machines=(Machine((1.0, 1.0)),),
         nodes=((0, 0, frozenset()),) * 2,
         ways={(0, 1): Hop(), (1, 0): Hop()},
@@ -213,6 +213,12 @@ def test_the_memory_of_a_graphs_processes_is_corrected_by_what_was_seen() -> Non
     facts = facts_of(program, fleet_of(case, 0), costs_of(case, program, types), types=types, stages=2, streams=2)
     plan = make_plan(facts)
     told = [stage["predicted_rss_bytes"] for stage in plan.figures["stages"]]
+    return facts, plan, told
+
+
+def test_the_memory_of_a_graphs_processes_is_corrected_by_what_was_seen() -> None:
+    """One look suffices, and no more is added to it when it is looked up again; a decoder's table knows it."""
+    facts, plan, told = two_parts(1, 1)
     peaks = tuple(size + more for size, more in zip(told, (30 << 20, 10 << 20), strict=True))
     many = Reality(plan.inner_ms, peaks, promised(plan), 2, plan.inner_ms)
     one = Reality(plan.alone_ms, (1, 1), promised_alone(plan), 1, plan.alone_ms)
@@ -227,20 +233,7 @@ def test_the_memory_of_a_graphs_processes_is_corrected_by_what_was_seen() -> Non
 
 def test_weights_that_lie_in_memory_twice_are_planned_for_where_they_are() -> None:
     """A large part and a small one: what both are off by on average would be wrong for each."""
-    light, heavy = 1_000, 100_000  # kB
-    case = Case(
-        values=(Value(-1, (0,), 4), Value(0, (1,), 4), Value(1, (2,), 4)),
-        item_bytes=(light, heavy),
-        machines=(Machine((1.0, 1.0)),),
-        nodes=((0, 0, frozenset()),) * 2,
-        ways={(0, 1): Hop(), (1, 0): Hop()},
-        streams=2,
-        objective="throughput",
-    )
-    program, types = program_of(case)
-    facts = facts_of(program, fleet_of(case, 0), costs_of(case, program, types), types=types, stages=2, streams=2)
-    plan = make_plan(facts)
-    told = [stage["predicted_rss_bytes"] for stage in plan.figures["stages"]]
+    facts, plan, told = two_parts(1_000, 100_000)
     peaks = tuple(size + (5 << 20) + each.weight_bytes // 2 for size, each in zip(told, plan.expected, strict=True))
     many = Reality(plan.inner_ms, peaks, promised(plan), 2, plan.inner_ms)
     one = Reality(plan.alone_ms, peaks, promised_alone(plan), 1, plan.alone_ms)
