@@ -2,7 +2,8 @@
 
 One token through one stage of the benchmarks' decoder, in a process of its own on each of some cores, its executor
 without a pipeline around it: the kind of work that the stages do, and none of what a plan could be wrong about. Loaded
-anew each time, as the stages are: how many large pages the kernel has for weights is part of how fast it is. Several
+anew each time, as the stages are: how many large pages the kernel has for weights is part of how fast it is; and
+``TIMES`` times, since one process is up to 5 % faster than the next on a machine that does nothing else. Several
 cores work at the same time: how much they cost each other differs from hour to hour on a machine with neighbours.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from built import build
 
 STEPS = 80
+TIMES = 3
 
 _STEP = """
 import os, statistics, sys, time
@@ -48,7 +50,10 @@ class Calibration:
         self._cpus = tuple(cpus)
 
     def step_ms(self, cores: int) -> float:
-        """The median of some steps, in ms, in new processes on so many cores: the mean of those."""
+        """The median of some steps, in ms, in new processes on so many cores: the mean of those, and of ``TIMES``."""
+        return statistics.fmean(self._once(cores) for _ in range(TIMES))
+
+    def _once(self, cores: int) -> float:
         workers = []
         for cpu in self._cpus[:cores]:
             argv = [sys.executable, "-c", _STEP, str(self._bundle), str(cpu), str(STEPS)]

@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, harmonic_mean
 from typing import Any
 
 from ruvrun.elements import Array
 from ruvrun.errors import MachineError, how_it_ended, parse_error
 from ruvrun.npz import write_npz
 
-TOKENS = 96
+TOKENS = 64
 """Decoded by each stream of a decoder; the prompt before them is as long as makes the planned depth their middle."""
 
 SECONDS = 1.5
@@ -55,6 +56,9 @@ def measure_staged(
 ) -> tuple[Reality, ...]:
     """Run the build at ``manifest``, all stages at once, with so many sequences or callers, one number after the other.
 
+    All but the largest number take two turns, some seconds apart, of which the mean is told: a machine with neighbours
+    is not as fast in one second as in the next, and where fewer are in flight less time passes.
+
     Args:
         manifest: of a build whose nodes are all processes of this machine; its golden checks are run, too.
         streams: in flight at a time.
@@ -67,7 +71,7 @@ def measure_staged(
     Raises:
         NotMeasuredError: with what the run said.
     """
-    arguments = ["--streams", ",".join(map(str, streams))]
+    arguments = ["--streams", ",".join(map(str, (*streams, *sorted(streams)[:-1])))]
     given = manifest.parent / "samples.npz"
     if samples:
         with given.open("wb") as file:
@@ -79,7 +83,30 @@ def measure_staged(
         told = _bench(manifest, arguments)
     finally:
         given.unlink(missing_ok=True)
-    return tuple(_reality(run) for run in told.get("runs", [told]))
+    seen = [_reality(run) for run in told.get("runs", [told])]
+    return tuple(mean_of([each for each in seen if each.streams == count]) for count in streams)
+
+
+def mean_of(seen: Sequence[Reality]) -> Reality:
+    """What equal runs did on the whole: mean times, and of the rates the one of the mean round; the highest peaks."""
+    return Reality(
+        tuple(map(mean_ms, zip(*(each.stage_ms for each in seen), strict=True))),
+        tuple(max(known, default=None) for known in _known(seen)),
+        harmonic_mean([each.per_s for each in seen]),
+        seen[0].streams,
+        tuple(map(mean_ms, zip(*(each.own_ms for each in seen), strict=True))),
+    )
+
+
+def mean_ms(times: Iterable[float]) -> float:
+    """The mean of the times of those who had anything to do; 0 where nobody had."""
+    known = [ms for ms in times if ms]
+    return fmean(known) if known else 0.0
+
+
+def _known(seen: Sequence[Reality]) -> Iterator[list[int]]:
+    for peaks in zip(*(each.peak_bytes for each in seen), strict=True):
+        yield [peak for peak in peaks if peak is not None]
 
 
 def _reality(run: Mapping[str, Any]) -> Reality:

@@ -6,8 +6,9 @@ or less, since units that meet in one stage share something. So once there are s
 row of the cost table (``StageCost``), and where stages or rounds took longer or less than they should have, the costs
 are corrected (``correct``). Where the next plan moves the cut, and promises more than the one that was seen
 (``WORTH``), it is lowered and held against the truth again, until no stage and not the whole differs by more than
-``AGREED``, or ``ROUNDS`` times. Where it stays, another look says whether the corrected plan holds. Either way the plan
-tells by how much it is off.
+``AGREED``, or ``ROUNDS`` times. Where it stays, another look says whether the corrected plan holds; if it does not, the
+machine is not as fast as it was a moment ago, and the plan promises what both looks saw together. Either way it tells
+by how much it is off.
 
 A build whose table holds those rows goes the same way without running anything, so it ends at the same plan.
 """
@@ -23,7 +24,7 @@ from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.progress import Progress
 from ruvcompile.settle.correct import corrected, tells_apart, with_memory
 from ruvcompile.settle.held import AGREED, Held, promised, promised_alone, units_of
-from ruvcompile.settle.seen import AGAIN, FIRST, counts, look_up, with_reality
+from ruvcompile.settle.seen import AGAIN, FIRST, counts, look_up, mean_of, with_reality
 from ruvcompile.stages import Lowered
 from ruvcompile.targets import NATIVE
 from ruvrun.costs import CostTable
@@ -93,13 +94,11 @@ def settle(
         facts = corrected(held, facts)
         again, kept = make_plan(facts), make_plan(facts, plan.cuts)
         if same_stages(plan, again) or promised(again) < WORTH * promised(kept):
-            # What a plan was corrected by it agrees with: whether it holds is for another look to say.
             if make is not None and same_stages(plan, kept) and look_up(kept, facts, AGAIN) is None:
                 facts = _look(kept, facts, samples, manifest, AGAIN, progress) or facts
-            lowered = lowered if same_stages(plan, kept) else None
-            plan, held = kept, look_up(kept, facts, AGAIN) or look_up(kept, facts)
-            if held is not None:
-                progress.note(str(held))
+            facts, held = _again(kept, facts, progress)
+            lowered = lowered if held is not None and same_stages(plan, held.plan) else None
+            plan = kept if held is None else held.plan
             break
         plan, lowered = again, None
     if held is not None and not facts.decoder:
@@ -110,6 +109,21 @@ def settle(
             plan, figures={**plan.figures, "measured": {**held.figures, "uncorrected": round(first or 0.0, 4)}}
         )
     return Settled(plan, facts.costs, lowered)
+
+
+def _again(kept: Plan, facts: Facts, progress: Progress) -> tuple[Facts, Held | None]:
+    """A plan that was corrected by a first look beside another one, if there was one.
+
+    What a plan was corrected by it agrees with. Where a later look differs, neither of the two is more right.
+    """
+    first, second = look_up(kept, facts), look_up(kept, facts, AGAIN)
+    held = second or first
+    if held is not None:
+        progress.note(str(held))
+    if first is None or second is None or second.agrees:
+        return facts, held
+    facts = corrected(mean_of(first, second), facts)
+    return facts, replace(second, plan=make_plan(facts, kept.cuts))
 
 
 def _look(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import harmonic_mean
 from typing import Any
 
 import msgspec
 
-from ruvcompile.measure.staged import Reality
+from ruvcompile.measure.staged import Reality, mean_ms
 from ruvcompile.plan import Facts, Plan
 from ruvcompile.settle.held import Held, by_own_time, units_of
 from ruvrun.costs import CostTable, StageCost, merge, stage_key
@@ -47,6 +47,25 @@ def look_up(plan: Plan, facts: Facts, look: int = FIRST) -> Held | None:
     return Held(plan, found[plan.streams], below[0], found[1])
 
 
+def mean_of(one: Held, other: Held) -> Held:
+    """Two looks at one plan as a single one, in which both count alike: mean times, rates of the mean round."""
+
+    def both(rows: Sequence[StageCost], others: Sequence[StageCost]) -> tuple[StageCost, ...]:
+        return tuple(map(_mean, rows, others))
+
+    return replace(one, seen=both(one.seen, other.seen), few=both(one.few, other.few), lone=both(one.lone, other.lone))
+
+
+def _mean(one: StageCost, other: StageCost) -> StageCost:
+    return msgspec.structs.replace(
+        one,
+        ms=mean_ms((one.ms, other.ms)),
+        clock_ms=mean_ms((one.clock_ms, other.clock_ms)),
+        peak_rss_bytes=max(one.peak_rss_bytes, other.peak_rss_bytes),
+        per_s=harmonic_mean((one.per_s, other.per_s)),
+    )
+
+
 def with_reality(plan: Plan, facts: Facts, realities: Iterable[Reality], look: int = FIRST) -> Facts:
     """The facts, their cost table with a row for every stage of ``plan``; equal stages share the mean of theirs."""
     rows = []
@@ -71,8 +90,7 @@ def _seen(row: StageCost, reality: Reality, own: Sequence[float], numbers: Seque
     """
 
     def mean(times: Sequence[float]) -> float:
-        known = [times[number] for number in numbers if times[number]]
-        return round(fmean(known), 6) if known else 0.0
+        return round(mean_ms(times[number] for number in numbers), 6)
 
     clock = mean(reality.stage_ms)
     return msgspec.structs.replace(

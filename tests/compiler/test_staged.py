@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ruvcompile.measure.staged import NotMeasuredError, Reality, measure_staged
+from ruvcompile.measure.staged import NotMeasuredError, Reality, mean_of, measure_staged
 
 
 def test_an_error_of_the_run_is_that_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,11 @@ def test_a_run_that_says_nothing_is_told_with_its_last_words(tmp_path: Path, mon
 def test_each_number_of_streams_is_seen_by_itself(
     streams: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a run with several numbers and of one with a single one; a stage that nobody asked anything took no time."""
+    """Of a run with several numbers and of one with a single one; a stage that nobody asked anything took no time.
+
+    The smaller numbers take another turn.
+    """
+    turns = (*streams, *streams[:-1])
     runs = [
         {
             "streams": count,
@@ -46,13 +50,23 @@ def test_each_number_of_streams_is_seen_by_itself(
                 {"measured_ms": None, "own_ms": None, "peak_rss_bytes": None},
             ],
         }
-        for count in streams
+        for count in turns
     ]
     told = json.dumps({"runs": runs, "mean": []} if len(runs) > 1 else runs[0])
     run = tmp_path / "run"
-    run.write_text(f"#!/bin/sh\ncase \"$*\" in *'--streams {','.join(map(str, streams))} '*) echo '{told}';; esac\n")
+    run.write_text(f"#!/bin/sh\ncase \"$*\" in *'--streams {','.join(map(str, turns))} '*) echo '{told}';; esac\n")
     run.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(run))
     assert measure_staged(tmp_path / "manifest.toml", streams) == tuple(
         Reality((2.0 * count, 0.0), (99, None), 10.0 * count, count, (1.5 * count, 0.0)) for count in streams
     )
+
+
+def test_what_was_seen_twice_is_told_by_its_mean() -> None:
+    """Of rates the one of the mean round: 100 and 50 per second are 10 and 20 ms."""
+    once, again = (
+        Reality((2.0, 0.0), (99, None), 100.0, 1, (1.5, 0.0)),
+        Reality((4.0, 3.0), (70, 7), 50.0, 1, (2.5, 1.0)),
+    )
+    expected = Reality((3.0, 3.0), (99, 7), pytest.approx(2 / 0.03), 1, (2.0, 1.0))  # type: ignore[arg-type]
+    assert mean_of([once, again]) == expected

@@ -235,7 +235,8 @@ def interval(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def sweep(streams: Sequence[int], repeats: int, once: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """Measure each number of streams ``repeats`` times, in turn, so that a machine that slows down slows all.
+    """Measure each number of streams ``repeats`` times, in turn, so that a machine that slows down slows all; one that is
+    named twice is measured twice as often.
 
     One measurement is returned as it is; several as ``runs``, with a mean for each number of streams.
     """
@@ -244,6 +245,7 @@ def sweep(streams: Sequence[int], repeats: int, once: Callable[[int], dict[str, 
         return runs[0]
     name = "tokens_per_s" if "tokens_per_s" in runs[0] else "items_per_s"
     means = [
-        {"streams": count, name: interval([run[name] for run in runs if run["streams"] == count])} for count in streams
+        {"streams": count, name: interval([run[name] for run in runs if run["streams"] == count])}
+        for count in dict.fromkeys(streams)
     ]
     return {"runs": runs, "mean": means[0] if len(means) == 1 else means}
