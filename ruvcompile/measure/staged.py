@@ -56,8 +56,7 @@ def measure_staged(
 ) -> tuple[Reality, ...]:
     """Run the build at ``manifest``, all stages at once, with so many sequences or callers, one number after the other.
 
-    All but the largest number take two turns, some seconds apart, of which the mean is told: a machine with neighbours
-    is not as fast in one second as in the next, and where fewer are in flight less time passes.
+    Of those that take several turns the mean is told.
 
     Args:
         manifest: of a build whose nodes are all processes of this machine; its golden checks are run, too.
@@ -71,7 +70,7 @@ def measure_staged(
     Raises:
         NotMeasuredError: with what the run said.
     """
-    arguments = ["--streams", ",".join(map(str, (*streams, *sorted(streams)[:-1])))]
+    arguments = ["--streams", ",".join(map(str, turns(streams, graph=bool(samples))))]
     given = manifest.parent / "samples.npz"
     if samples:
         with given.open("wb") as file:
@@ -85,6 +84,15 @@ def measure_staged(
         given.unlink(missing_ok=True)
     seen = [_reality(run) for run in told.get("runs", [told])]
     return tuple(mean_of([each for each in seen if each.streams == count]) for count in streams)
+
+
+def turns(streams: Sequence[int], *, graph: bool) -> tuple[int, ...]:
+    """The numbers of sequences or callers in the order in which they are measured.
+
+    Each takes two turns, some seconds apart: a machine with neighbours is not as fast in one second as in the next. Not
+    the largest of several numbers of sequences: their prompts take long, and they themselves long enough.
+    """
+    return (*streams, *(streams if graph or len(streams) == 1 else sorted(streams)[:-1]))
 
 
 def mean_of(seen: Sequence[Reality]) -> Reality:

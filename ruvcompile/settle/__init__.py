@@ -2,13 +2,12 @@
 
 The plan adds up units that were measured one by one. A lowered stage may take longer, since the others work beside it,
 or less, since units that meet in one stage share something. So once there are stages they are run in their pipeline
-(``measure.staged``), with a single sequence, with one for each stage and with all that are planned for; each becomes a
-row of the cost table (``StageCost``), and where stages or rounds took longer or less than they should have, the costs
-are corrected (``correct``). Where the next plan moves the cut, and promises more than the one that was seen
-(``WORTH``), it is lowered and held against the truth again, until no stage and not the whole differs by more than
-``AGREED``, or ``ROUNDS`` times. Where it stays, another look says whether the corrected plan holds; if it does not, the
-machine is not as fast as it was a moment ago, and the plan promises what both looks saw together. Either way it tells
-by how much it is off.
+(``measure.staged``), with a single sequence, with a few and with all that are planned for; each becomes a row of the
+cost table (``StageCost``), and where stages or rounds took longer or less than they should have, the costs are corrected
+(``correct``). Where the next plan moves the cut, and promises more than the one that was seen (``WORTH``), it is lowered
+and held against the truth again, until no stage and not the whole differs by more than ``AGREED``, or ``ROUNDS`` times.
+Where it stays, another look says whether the corrected plan holds; if it does not, the machine is not as fast as it was
+a moment ago, and the plan promises what both looks saw together. Either way it tells by how much it is off.
 
 A build whose table holds those rows goes the same way without running anything, so it ends at the same plan.
 """
@@ -19,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ruvcompile.measure.staged import SECONDS, TOKENS, NotMeasuredError, measure_staged, prompt_tokens
+from ruvcompile.measure.staged import SECONDS, TOKENS, NotMeasuredError, measure_staged, prompt_tokens, turns
 from ruvcompile.plan import Facts, Plan, make_plan
 from ruvcompile.progress import Progress
 from ruvcompile.settle.correct import corrected, tells_apart, with_memory
@@ -151,12 +150,13 @@ def can_run_here(plan: Plan) -> bool:
 
 def seconds(plan: Plan, facts: Facts) -> float:
     """How long one look at the stages together takes, about: all prompts, and the tokens after them."""
+    looks = turns(counts(plan), graph=not facts.decoder)
     if not facts.decoder:
-        return sum(SECONDS + 2 * streams / max(promised(plan, streams), 1e-9) for streams in counts(plan))
+        return sum(SECONDS + 2 * streams / max(promised(plan, streams), 1e-9) for streams in looks)
     pipeline, chunk = plan.forecast.pipelines[0], plan.forecast.chunk
     per_token = max(stage.chunk_ms(chunk) for stage in pipeline.stages) / chunk / 1e3
     found = 0.0
-    for streams in counts(plan):
+    for streams in looks:
         prompts = -(-streams // len(plan.forecast.pipelines)) * prompt_tokens(facts.depth) * per_token
         found += prompts + TOKENS * streams / max(promised(plan, streams), 1e-9)
     return found

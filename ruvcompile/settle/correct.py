@@ -23,7 +23,7 @@ def corrected(held: Held, facts: Facts) -> Facts:
     """The facts as a plan with the same cuts has to have them to promise what was seen."""
     facts = with_units(held, with_memory(held, facts))
     facts = with_ways(make_plan(facts, held.plan.cuts), held.lone[0].per_s, facts, held.others_ms)
-    seen = {rows[0].streams: rows[0].per_s * held.others for rows in (held.few, held.seen)}
+    seen = {streams: per_s * held.others for streams, per_s in held.rates.items()}
     return with_waits(make_plan(facts, held.plan.cuts), seen, facts)
 
 
@@ -75,7 +75,7 @@ def with_memory(held: Held, facts: Facts) -> Facts:
     Not those of a decoder: a look does not fill its key/value space, and what that takes is known.
     """
     found: dict[str, list[tuple[int, int]]] = {}
-    stages = zip(held.plan.figures["stages"], held.plan.expected, held.seen, held.few, held.lone, strict=True)
+    stages = zip(held.plan.figures["stages"], held.plan.expected, *held.rows.values(), strict=True)
     for stage, expected, *rows in stages if not facts.decoder else ():
         if peak := max(row.peak_rss_bytes for row in rows):
             seen = (expected.weight_bytes, peak - stage["predicted_rss_bytes"])

@@ -1,15 +1,15 @@
 """A plan beside what its stages were seen to take.
 
-They are seen three times in one run: with a single sequence, with one for each stage, and with as many as are planned
-for. Alone a step finds nobody at work beside it, and waits for nothing but its way; so what one user gets tells the
-ways. What the others get tells what company and turns cost, of steps of one row and of many. That strangers had a core
-meanwhile (``others``) is seen there too, as a step that took longer by the clock than its thread worked: that is no
-stage's cost and no way, and no costs are made of it.
+They are seen several times in one run: with a single sequence, with a few, up to one for each stage, and with as many
+as are planned for. Alone a step finds nobody at work beside it, and waits for nothing but its way; so what one user
+gets tells the ways. What the others get tells what company and turns cost, of steps of one row and of many. That
+strangers had a core meanwhile (``others``) is seen there too, as a step that took longer by the clock than its thread
+worked: that is no stage's cost and no way, and no costs are made of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,18 +31,28 @@ Ratios = tuple[float | None, ...]
 
 @dataclass(frozen=True)
 class Held:
-    """A plan beside what was seen of it: of each stage, pipeline by pipeline, its row.
+    """A plan beside what was seen of it: by the number of sequences, of each stage, pipeline by pipeline, its row.
 
-    Attributes:
-        seen: with the planned sequences.
-        few: with one for each stage; the same rows where no more are planned for.
-        lone: with a single one; the same rows where one is planned for.
+    There are rows of a single sequence and of all that are planned for, and of some numbers between them.
     """
 
     plan: Plan
-    seen: tuple[StageCost, ...]
-    few: tuple[StageCost, ...]
-    lone: tuple[StageCost, ...]
+    rows: Mapping[int, tuple[StageCost, ...]]
+
+    @property
+    def seen(self) -> tuple[StageCost, ...]:
+        """With the planned sequences."""
+        return self.rows[self.plan.streams]
+
+    @property
+    def lone(self) -> tuple[StageCost, ...]:
+        """With a single one."""
+        return self.rows[1]
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """What so many sequences got together, per second."""
+        return {streams: rows[0].per_s for streams, rows in self.rows.items()}
 
     @property
     def ratios(self) -> Ratios:
@@ -53,21 +63,6 @@ class Held:
     def lone_ratios(self) -> Ratios:
         """With a single one, which passes one pipeline alone."""
         return _ratios(self.lone, self.plan.alone_ms)
-
-    @property
-    def rate_ratio(self) -> float:
-        """What all pipelines together did over what they should have."""
-        return _over(self.seen[0].per_s, promised(self.plan))
-
-    @property
-    def few_rate_ratio(self) -> float:
-        """What one sequence for each stage got over what they should have."""
-        return _over(self.few[0].per_s, promised(self.plan, self.few[0].streams))
-
-    @property
-    def lone_rate_ratio(self) -> float:
-        """What a single sequence got over what it should have."""
-        return _over(self.lone[0].per_s, promised_alone(self.plan))
 
     @property
     def others_ms(self) -> float:
@@ -89,8 +84,13 @@ class Held:
     def difference(self) -> float:
         """The largest difference of any stage, or of the whole, as a part of what was predicted."""
         ratios = [ratio for ratio in (*self.ratios, *self.lone_ratios) if ratio is not None]
-        rates = (self.rate_ratio, self.few_rate_ratio, self.lone_rate_ratio)
-        return max(abs(ratio - 1) for ratio in (*ratios, *rates))
+        ratios += [done / wanted for done, wanted in self._promises if done and wanted]
+        return max((abs(ratio - 1) for ratio in ratios), default=0.0)
+
+    @property
+    def _promises(self) -> list[tuple[float, float]]:
+        """Of each number of sequences, what it got, and what it was promised."""
+        return [(per_s, promised(self.plan, streams)) for streams, per_s in self.rates.items()]
 
     @property
     def agrees(self) -> bool:
@@ -106,17 +106,19 @@ class Held:
             "per_s": round(self.seen[0].per_s, 2),
             "streams": self.seen[0].streams,
             "per_s_one": round(self.lone[0].per_s, 2),
-            "per_s_few": round(self.few[0].per_s, 2),
-            "few": self.few[0].streams,
+            "per_s_few": {str(streams): round(per_s, 2) for streams, per_s in self._few.items()},
             "difference": round(self.difference, 4),
         }
+
+    @property
+    def _few(self) -> dict[int, float]:
+        return {streams: per_s for streams, per_s in self.rates.items() if 1 < streams < self.plan.streams}
 
     def __str__(self) -> str:
         what = "tokens" if self.plan.space is not None else "items"
         rates = f"{self.seen[0].per_s:.1f} {what}/s where {promised(self.plan):.1f} were predicted"
-        if self.few not in (self.lone, self.seen):
-            streams = self.few[0].streams
-            rates += f", {self.few[0].per_s:.1f} of {streams} where {promised(self.plan, streams):.1f} were"
+        for streams, per_s in self._few.items():
+            rates += f", {per_s:.1f} of {streams} where {promised(self.plan, streams):.1f} were"
         if self.lone != self.seen:
             rates += f", {self.lone[0].per_s:.1f} of one alone where {promised_alone(self.plan):.1f} were"
         stages = ", ".join("not seen" if ratio is None else f"{100 * (ratio - 1):+.1f} %" for ratio in self.ratios)
@@ -168,7 +170,3 @@ def units_of(plan: Plan) -> list[tuple[Unit, ...]]:
 
 def _ratios(rows: Sequence[StageCost], planned: Sequence[float]) -> Ratios:
     return tuple(row.ms / ms if row.ms and ms else None for row, ms in zip(rows, planned, strict=True))
-
-
-def _over(done: float, wanted: float) -> float:
-    return done / wanted if wanted and done else 1.0

@@ -24,10 +24,14 @@ FIRST, AGAIN = 1, 2
 
 
 def counts(plan: Plan) -> tuple[int, ...]:
-    """Sequences (or callers) with which a plan is looked at."""
-    stages = len(plan.pieces) * len(plan.pipelines)
-    few = max(streams for streams, _ in plan.rates if streams <= stages)
-    return tuple(sorted({1, few, plan.streams}))
+    """Sequences (or callers) with which a plan is looked at: one, all, and 2, 4, ... and one for each stage of every
+    pipeline, since what they wait for each other is no straight line between one and all.
+    """
+    stages = len(plan.pieces)
+    shares = {stages, *(2**power for power in range(1, stages.bit_length()))}
+    told = [streams for streams, _ in plan.rates]
+    few = {max(streams for streams in told if streams <= share * len(plan.pipelines)) for share in shares}
+    return tuple(sorted({1, *few, plan.streams}))
 
 
 def look_up(plan: Plan, facts: Facts, look: int = FIRST) -> Held | None:
@@ -43,17 +47,12 @@ def look_up(plan: Plan, facts: Facts, look: int = FIRST) -> Held | None:
         found[streams] = tuple(row for row in rows if row is not None)
         if len(found[streams]) < len(rows):
             return None
-    below = [rows for streams, rows in found.items() if streams > 1] or [found[1]]
-    return Held(plan, found[plan.streams], below[0], found[1])
+    return Held(plan, found)
 
 
 def mean_of(one: Held, other: Held) -> Held:
     """Two looks at one plan as a single one, in which both count alike: mean times, rates of the mean round."""
-
-    def both(rows: Sequence[StageCost], others: Sequence[StageCost]) -> tuple[StageCost, ...]:
-        return tuple(map(_mean, rows, others))
-
-    return replace(one, seen=both(one.seen, other.seen), few=both(one.few, other.few), lone=both(one.lone, other.lone))
+    return Held(one.plan, {streams: tuple(map(_mean, rows, other.rows[streams])) for streams, rows in one.rows.items()})
 
 
 def _mean(one: StageCost, other: StageCost) -> StageCost:

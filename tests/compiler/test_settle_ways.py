@@ -131,6 +131,31 @@ def test_a_promise_to_a_few_is_corrected(program) -> None:
     assert (promised(again), promised_alone(again)) == pytest.approx((promised(plan), promised_alone(plan)), rel=0.01)
 
 
+def test_between_one_and_one_for_each_stage_waits_are_seen_too(program) -> None:
+    """Two in three stages that share two cores may wait longer for each other than three do."""
+    machines = replace(fleet(*(node(name, "host", address="local") for name in "abc")), default_link=None)
+    facts = facts_of(program, machines, table(program, {"host": 1.0}), stages=3, streams=8)
+    plan = make_plan(facts)
+    assert counts(plan) == (1, 2, 3, 8)
+    company = {1: 1.0, 2: 1.25, 3: 1.0, 8: 1.0}
+    ms = {1: plan.alone_ms, 2: plan.alone_ms, 3: plan.alone_ms, 8: plan.inner_ms}
+    looks = [reality(ms[many], promised(plan, many) / company[many], many) for many in counts(plan)]
+    facts = with_reality(plan, facts, looks)
+    held = look_up(plan, facts)
+    assert held is not None
+    assert held.difference == pytest.approx(0.2, abs=0.001)
+    again = make_plan(corrected(held, facts), plan.cuts)
+    told = {many: promised(plan, many) / promised(again, many) for many in company}
+    assert told == pytest.approx(company, rel=0.01)
+
+
+@pytest.mark.parametrize(("stages", "looks"), [(1, (1, 8)), (2, (1, 2, 8)), (4, (1, 2, 4, 8))])
+def test_looks_are_few_however_many_stages(program, stages: int, looks: tuple[int, ...]) -> None:
+    machines = fleet(*(node(name, "host", address="local") for name in "abcd"[:stages]))
+    facts = facts_of(program, machines, table(program, {"host": 1.0}), stages=stages, streams=8)
+    assert counts(make_plan(facts)) == looks
+
+
 def test_what_strangers_took_is_no_cost_of_anything(program) -> None:
     """They had a third of every core: the rounds were longer, which is told, and what is promised stays as it was."""
     facts, plan = planned(program)

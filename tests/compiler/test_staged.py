@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ruvcompile.measure.staged import NotMeasuredError, Reality, mean_of, measure_staged
+from ruvcompile.measure.staged import NotMeasuredError, Reality, mean_of, measure_staged, turns
 
 
 def test_an_error_of_the_run_is_that_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_each_number_of_streams_is_seen_by_itself(
 
     The smaller numbers take another turn.
     """
-    turns = (*streams, *streams[:-1])
+    taken = turns(streams, graph=False)
     runs = [
         {
             "streams": count,
@@ -50,11 +50,11 @@ def test_each_number_of_streams_is_seen_by_itself(
                 {"measured_ms": None, "own_ms": None, "peak_rss_bytes": None},
             ],
         }
-        for count in turns
+        for count in taken
     ]
     told = json.dumps({"runs": runs, "mean": []} if len(runs) > 1 else runs[0])
     run = tmp_path / "run"
-    run.write_text(f"#!/bin/sh\ncase \"$*\" in *'--streams {','.join(map(str, turns))} '*) echo '{told}';; esac\n")
+    run.write_text(f"#!/bin/sh\ncase \"$*\" in *'--streams {','.join(map(str, taken))} '*) echo '{told}';; esac\n")
     run.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(run))
     assert measure_staged(tmp_path / "manifest.toml", streams) == tuple(
@@ -70,3 +70,9 @@ def test_what_was_seen_twice_is_told_by_its_mean() -> None:
     )
     expected = Reality((3.0, 3.0), (99, 7), pytest.approx(2 / 0.03), 1, (2.0, 1.0))  # type: ignore[arg-type]
     assert mean_of([once, again]) == expected
+
+
+def test_every_number_but_many_prompts_takes_two_turns() -> None:
+    assert turns((1, 2, 8), graph=False) == (1, 2, 8, 1, 2)
+    assert turns((1,), graph=False) == (1, 1)
+    assert turns((1, 2), graph=True) == (1, 2, 1, 2)
