@@ -3,11 +3,12 @@
 The plan adds up units that were measured one by one. A lowered stage may take longer, since the others work beside it,
 or less, since units that meet in one stage share something. So once there are stages they are run in their pipeline
 (``measure.staged``), with a single sequence, with a few and with all that are planned for; each becomes a row of the
-cost table (``StageCost``), and where stages or rounds took longer or less than they should have, the costs are corrected
-(``correct``). Where the next plan moves the cut, and promises more than the one that was seen (``WORTH``), it is lowered
-and held against the truth again, until no stage and not the whole differs by more than ``AGREED``, or ``ROUNDS`` times.
-Where it stays, another look says whether the corrected plan holds; if it does not, the machine is not as fast as it was
-a moment ago, and the plan promises what both looks saw together. Either way it tells by how much it is off.
+cost table (``StageCost``), and where stages or rounds took longer or less than they should have, the costs are
+corrected (``correct``). Where the next plan moves the cut, and promises more than the one that was seen (``WORTH``),
+it is lowered and held against the truth again, until no stage and not the whole differs by more than ``AGREED``, or
+``ROUNDS`` times. Where it stays, another look says whether the corrected plan holds; if it does not, the machine is
+not as fast as it was a moment ago, and the plan promises what both looks saw together. Either way it tells by how much
+it is off.
 
 A build whose table holds those rows goes the same way without running anything, so it ends at the same plan.
 """
