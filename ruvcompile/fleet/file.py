@@ -11,7 +11,7 @@ from ruvcompile.configuration import read_configuration, unknown_keys
 from ruvcompile.errors import InputError, RuvError, did_you_mean, raise_all
 from ruvcompile.fleet.entries import read_link, read_node, read_place, read_require
 from ruvcompile.fleet.governance import Wanted
-from ruvcompile.fleet.machines import Fleet, FleetNode, Link
+from ruvcompile.fleet.machines import MOST_NODES, Fleet, FleetNode, Link
 
 KEYS = ("format", "head", "node", "link", "require", "place")
 
@@ -29,6 +29,9 @@ def load_fleet(path: Path) -> Fleet:
     names = [node.name for node in nodes]
     if not nodes and not problems:
         problems.append(InputError("fleet-empty", f"{path} names no node", hint="add a [[node]] table"))
+    if len(nodes) > MOST_NODES:
+        told = f"{path} names {len(nodes)} nodes, more than one fleet may have, {MOST_NODES}"
+        raise InputError("fleet-too-large", told, hint="make several fleets of them, behind one HAProxy")
     _check_twice(nodes, problems, path)
     head = raw.get("head", names[0] if names else "")
     if names and head not in names:

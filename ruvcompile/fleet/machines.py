@@ -13,6 +13,9 @@ from ruvrun.manifest import LOCAL, reserve
 HOST = "host"
 PORT = 7070
 
+MOST_NODES = 1024
+"""Machines of one fleet. A head has a line to each, and the plan is for each; larger numbers are slips of the hand."""
+
 
 @dataclass(frozen=True)
 class Link:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ruvcompile.errors import InputError
+from ruvcompile.errors import InputError, UsageError
 from ruvcompile.fleet import Fleet, FleetNode, Link, Place, Wanted, load_fleet, make_fleet
+from ruvcompile.fleet.machines import MOST_NODES
 
 GIB = 2**30
 A = "[[node]]\nname='a'\ntarget='host'\n"
@@ -54,6 +55,23 @@ def test_a_count_of_other_nodes_is_machines_to_be_named() -> None:
 def test_host_names_are_machines_even_for_the_host_target() -> None:
     fleet = make_fleet("host", "one.lan, two.lan")
     assert [(node.name, node.local) for node in fleet.nodes] == [("one.lan", False), ("two.lan", False)]
+
+
+@pytest.mark.parametrize("name", ["abc", "10.0.0.5", "pi-0.local", "3d"])
+def test_what_may_be_a_host_name_is_one(name: str) -> None:
+    assert [(node.name, node.address) for node in make_fleet("pi5", name).nodes] == [(name, name)]
+
+
+@pytest.mark.parametrize("nodes", [str(MOST_NODES), ",".join(f"pi-{number}" for number in range(MOST_NODES))])
+def test_a_fleet_has_a_largest_size(tmp_path: Path, nodes: str) -> None:
+    assert len(make_fleet("pi5", nodes).nodes) == MOST_NODES
+    many = str(MOST_NODES + 1) if nodes.isdecimal() else f"{nodes},another"
+    with pytest.raises(UsageError) as caught:
+        make_fleet("pi5", many)
+    assert (caught.value.ref, str(MOST_NODES) in str(caught.value.hint)) == ("nodes-invalid", True)
+    entries = [f'[[node]]\nname = "pi-{number}"\ntarget = "pi5"\n' for number in range(MOST_NODES + 1)]
+    assert len(loaded(tmp_path, "".join(entries[1:])).nodes) == MOST_NODES
+    assert refusal(tmp_path, "".join(entries)).ref == "fleet-too-large"
 
 
 # Read from a file
