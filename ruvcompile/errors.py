@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ruvrun.errors import (
     REFUSALS,
+    UNREAD,
     FitError,
     InputError,
     IntegrityError,
@@ -45,6 +46,7 @@ def model_not_finite(path: str) -> InputError:
 
 __all__ = [
     "REFUSALS",
+    "UNREAD",
     "FitError",
     "InputError",
     "IntegrityError",

@@ -36,6 +36,9 @@ REFUSALS = (
 )
 """What an ``OSError`` says when the machine refuses, and the fault is not ours."""
 
+UNREAD = 128 + signal.SIGPIPE
+"""The exit code where whoever read the output has gone: that of a program which SIGPIPE ends, as it does most."""
+
 _CONTROLS = {code: ascii(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0))}
 
 

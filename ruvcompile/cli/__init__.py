@@ -28,7 +28,7 @@ from ruvcompile.cli.build import build, plan
 from ruvcompile.cli.look import report, targets, verify
 from ruvcompile.cli.measure import probe, profile
 from ruvcompile.cli.voice import Commands
-from ruvcompile.errors import REFUSALS, MachineError, RuvError, UsageError
+from ruvcompile.errors import REFUSALS, UNREAD, MachineError, RuvError, UsageError
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,6 +54,10 @@ def run(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as done:
         return done.exit_code
+    except SystemExit as left:
+        if left.code != 1:  # which is click's, where whoever read our output has gone
+            raise
+        return UNREAD
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return UsageError.exit_code
@@ -64,9 +68,6 @@ def run(arguments: Sequence[str]) -> int:
         problem: RuvError = UsageError("usage", error.format_message().rstrip("."), hint="see --help")
     except RuvError as error:
         problem = error
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output is gone; say nothing more
-        return 141
     except OSError as error:
         if error.errno not in REFUSALS:
             return _bug(error, arguments)
@@ -77,9 +78,9 @@ def run(arguments: Sequence[str]) -> int:
         if inside is None:
             return _bug(error, arguments)
         problem = inside
-    click.echo(str(problem), err=True)
-    if "--json" in arguments:
-        with contextlib.suppress(OSError):  # a full disk behind standard output does not hide the exit code
+    with contextlib.suppress(OSError):  # where nobody reads it, or a disk is full, the exit code still says it
+        click.echo(str(problem), err=True)
+        if "--json" in arguments:
             click.echo(json.dumps(problem.to_dict()))
     return problem.exit_code
 

@@ -156,8 +156,22 @@ def said(answer: tuple[int, dict[str, Any]]) -> str:
 
 def command(name: str, *words: object) -> subprocess.CompletedProcess[str]:
     """Run a command of ours to its end."""
+    return _run(subprocess.PIPE, name, *words)
+
+
+def unread(name: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours to its end, whose standard output nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        return _run(writing, name, *words)
+    finally:
+        os.close(writing)
+
+
+def _run(out: int, name: str, *words: object) -> subprocess.CompletedProcess[str]:
     line: Sequence[str] = [str(Path(sys.executable).with_name(name)), *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=2 * WAIT, check=False)
+    return subprocess.run(line, stdout=out, stderr=subprocess.PIPE, text=True, timeout=2 * WAIT, check=False)
 
 
 def _read(stream: IO[str], put: Any) -> None:

@@ -17,9 +17,10 @@ from ruvcompile import __version__
 from ruvcompile.cli import root, run
 from ruvcompile.cli.listing import PLATFORM
 from ruvcompile.cli.results import build_text
-from ruvcompile.errors import FitError
+from ruvcompile.errors import UNREAD, FitError
 from ruvcompile.options import Options
 from ruvcompile.progress import Progress
+from tests.commands.served import unread
 from tests.plans import PLAN
 
 BUILD = PLAN | {"manifest": "dist/manifest.toml", "seconds": 12.5, "peak_rss_bytes": 2**30}
@@ -283,6 +284,18 @@ def test_what_goes_wrong_below(
     err = capsys.readouterr().err
     assert says in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", ["--help", "targets", "targets --json"])
+def test_where_nobody_reads_on_it_ends_without_a_word(words: str) -> None:
+    """As a program that SIGPIPE ends."""
+    done = unread("ruvcompile", *words.split())
+    assert (done.returncode, done.stderr) == (UNREAD, "")
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code() -> None:
+    done = unread("ruvcompile", "targets", "--targets-dir", "none", "--json")
+    assert (done.returncode, done.stderr.startswith("error[file-missing]: ")) == (3, True)
 
 
 def test_only_our_own_bugs_show_a_traceback(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,9 @@ import pytest
 
 from ruvrun import machine
 from ruvrun.cli import cli, main
+from ruvrun.errors import UNREAD
 from ruvrun.supervise import Process, Supervisor
+from tests.commands.served import unread
 from tests.runtime.builds import write_build
 
 
@@ -242,14 +243,15 @@ def test_a_child_says_its_error_as_one_line(tmp_path: Path, capsys: pytest.Captu
     assert json.loads(line)["error"]["ref"] == "file-missing"
 
 
-def test_a_reader_that_has_gone_is_no_error() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    found = subprocess.run(
-        [sys.executable, "-m", "ruvrun", "--help"], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
-    )
-    os.close(writing)
-    assert found.stderr == ""
+@pytest.mark.parametrize("words", ["--help", "doctor MANIFEST -q --json", "status none.toml --json"])
+def test_where_nobody_reads_on_it_ends_without_a_word(words: str, tmp_path: Path) -> None:
+    """As a program that SIGPIPE ends; an error keeps its own exit code, and is told where somebody still reads."""
+    line = [str(write_build(tmp_path)) if word == "MANIFEST" else word for word in words.split()]
+    done = unread("ruvrun", *line)
+    if "status" in words:
+        assert (done.returncode, done.stderr.startswith("error[file-missing]: ")) == (3, True)
+    else:
+        assert (done.returncode, done.stderr) == (UNREAD, "")
 
 
 @pytest.mark.parametrize("command", ["serve", "doctor", "status", "bench"])

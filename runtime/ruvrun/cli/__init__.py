@@ -6,7 +6,6 @@ loads only what its role needs, and ``--help`` is quick.
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from ruvrun.cli.profile import profile
 from ruvrun.cli.run import run
 from ruvrun.cli.serve import serve
 from ruvrun.cli.voice import Commands, report, usage
-from ruvrun.errors import REFUSALS, MachineError, RuvError, UsageError
+from ruvrun.errors import REFUSALS, UNREAD, MachineError, RuvError, UsageError
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,7 +41,6 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if args is None else args)
     try:
         code = cli.main(words, prog_name="ruvrun", standalone_mode=False)
-        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         code = UsageError.exit_code
@@ -54,10 +52,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         code = report(error, words)
     except (click.Abort, KeyboardInterrupt):
         code = 130
-    except BrokenPipeError:
-        # Whoever read us has gone; the interpreter must not complain once more when it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 0
+    except SystemExit as left:
+        code = UNREAD if left.code == 1 else left.code  # 1 is click's, where whoever read our output has gone
     except OSError as error:
         code = _refused(error, words) if error.errno in REFUSALS else _bug(error, words)
     except Exception as error:  # noqa: BLE001 - where our own bugs end

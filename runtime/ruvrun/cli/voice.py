@@ -6,6 +6,7 @@ error is one object on standard output.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -121,16 +122,21 @@ def voice_for_children(*, quiet: bool = False) -> tuple[str, ...]:
 
 def report(error: RuvError, words: Sequence[str]) -> int:
     """Print an error as the command line asks for it, and return its exit code."""
-    if "--role" in words:  # a child: its parent reads this line
-        click.echo(json.dumps(error.to_dict()), err=True)
-    elif "--json" in words:
-        try:
-            click.echo(json.dumps(error.to_dict()))
-        except OSError:  # a full disk behind standard output hides neither the error nor its exit code
+    with contextlib.suppress(OSError):  # where nobody reads on, the exit code still says it
+        if "--role" in words:  # a child: its parent reads this line
+            click.echo(json.dumps(error.to_dict()), err=True)
+        elif "--json" not in words or not _is_printed(error):
             click.echo(error, err=True)
-    else:
-        click.echo(error, err=True)
     return error.exit_code
+
+
+def _is_printed(error: RuvError) -> bool:
+    """Print it as an object, and say whether that was possible: a full disk behind standard output does not hide it."""
+    try:
+        click.echo(json.dumps(error.to_dict()))
+    except OSError:
+        return False
+    return True
 
 
 def usage(error: click.ClickException) -> UsageError:
