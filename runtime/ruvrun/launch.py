@@ -29,7 +29,7 @@ from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, Placement
 from ruvrun.supervise import Process
 from ruvrun.supervise.child import LOADED, end_with_parent
 from ruvrun.supervise.kept import kept
-from ruvrun.supervise.vigil import Pulse
+from ruvrun.supervise.vigil import STARTING, Pulse
 
 if TYPE_CHECKING:
     from ruvrun.tokenizer import Tokenizer
@@ -77,7 +77,8 @@ def processes(placement: Placement, settings: Settings, http: Http | None) -> li
         threads = threads_of(placement, settings, name)
         env = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
         extra = ["--threads", str(threads)]
-        found.append(Process(f"stage on {name}", _argv(placement, settings, name, "stage", extra), env))
+        argv = _argv(placement, settings, name, "stage", extra)
+        found.append(Process(f"stage on {name}", argv, env, within=STARTING))
     if http is not None and placement.head:
         extra = ["--host", http.host, "--port", str(http.port)]
         extra += ["--api-key-file", str(http.api_keys)] if http.api_keys else ["--no-auth"]
@@ -85,7 +86,7 @@ def processes(placement: Placement, settings: Settings, http: Http | None) -> li
         extra += ["--request-seconds", str(http.request_seconds)] if http.request_seconds is not None else []
         env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
         argv = _argv(placement, settings, placement.manifest.head.node, "head", extra)
-        found.append(Process("head", argv, env, front=True))
+        found.append(Process("head", argv, env, front=True, within=STARTING))
     return found
 
 
@@ -119,12 +120,15 @@ def run_stage(
     compiles = device_for(placement.manifest.stage[placed[1].stage].backend)
     longest = HANGS * patience_of(placement.manifest, placed[0]) + (COMPILING if compiles else 0.0)
 
+    pulse = Pulse()
+
     def loaded(turn: Callable[[], int | None]) -> None:
         whisper(LOADED)
-        Pulse(turn, longest).start(whisper)
+        pulse.look(turn, longest)
 
     end_with_parent()
     machine.pin(cpus_of(placement, settings, name))
+    pulse.start(whisper)
     from ruvrun.stage import serve  # a head process must not load what only stages need
 
     serve(
@@ -157,11 +161,13 @@ def run_head(
         RuvError: the port is taken, the tokenizer or the key file is not what it should be.
     """
     end_with_parent()
+    machine.pin(cpus_of(placement, settings, placement.manifest.head.node))
+    pulse = Pulse()
+    pulse.start(whisper)
     try:
         from ruvrun.server import HttpServer, Limits, build_app, listen, load_keys, url_of
     except ImportError as error:
         raise _not_installed(error) from None
-    machine.pin(cpus_of(placement, settings, placement.manifest.head.node))
     # The driver's thread must get the interpreter back from the HTTP thread sooner than after 5 ms.
     sys.setswitchinterval(0.0005)
     manifest = placement.manifest
@@ -194,7 +200,7 @@ def run_head(
     driver.start()
     threading.Thread(target=watch, name="watch", daemon=True).start()
     whisper(LOADED)
-    Pulse(turn, STANDSTILL).start(whisper)
+    pulse.look(turn, STANDSTILL)
     try:
         server.run()
     finally:

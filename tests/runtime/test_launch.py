@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ruvrun.pipeline.aloud import await_ready
 from ruvrun.pipeline.health import NO_ANSWER
 from ruvrun.placement import Endpoints, Placement, place
 from ruvrun.supervise.child import LOADED
-from ruvrun.supervise.vigil import alive_line
+from ruvrun.supervise.vigil import STARTING, alive_line
 from tests.runtime.builds import write_build
 
 SPACE = Space(context=32, streams=2)
@@ -49,6 +49,7 @@ def test_stages_and_head_get_all_they_need(tmp_path: Path) -> None:
         assert (option(process.argv, "--node"), option(process.argv, "--role")) == (node, role)
         assert (option(process.argv, "--context"), option(process.argv, "--streams")) == ("32", "2")
         assert endpoints_of(process.argv) == placement.endpoints
+        assert process.within == STARTING
         assert "-q" in process.argv
         assert "--cpus" not in process.argv
         assert with_endpoints(placement, option(process.argv, "--endpoints")) == placement
@@ -177,18 +178,23 @@ def test_what_serves_meanwhile_is_told_once() -> None:
     ]  # fmt: skip
 
 
-def test_a_stage_that_is_loaded_says_so_and_from_then_on_that_it_goes_on(
+def test_a_stage_says_that_it_goes_on_while_it_loads_that_it_is_loaded_and_that_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: queue.SimpleQueue[str] = queue.SimpleQueue()
     monkeypatch.setattr(launch, "end_with_parent", lambda: None)
-    monkeypatch.setattr("ruvrun.stage.serve", lambda *_, loaded, **__: loaded(lambda: None))
+
+    def serve(*_: object, loaded: Callable[[Callable[[], int | None]], None], **__: object) -> None:
+        assert heard.get(timeout=20) == alive_line(STARTING)
+        loaded(lambda: None)
+
+    monkeypatch.setattr("ruvrun.stage.serve", serve)
     placement = place(write_build(tmp_path, addresses={"a": "10.0.0.1", "b": "10.0.0.2"}), "b")
     launch.run_stage(placement, Settings(SPACE), 1, print, heard.put)
     assert [heard.get(timeout=20), heard.get(timeout=20)] == [LOADED, alive_line()]
 
 
-def test_a_head_that_answers_says_so_and_from_then_on_that_it_goes_on(
+def test_a_head_says_that_it_goes_on_while_it_loads_that_it_answers_and_that_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -212,8 +218,13 @@ def test_a_head_that_answers_says_so_and_from_then_on_that_it_goes_on(
             told.extend(heard.get(timeout=20) for _ in range(2))
 
     driver = Ready()
+
+    def open_driver(*_: object, **__: object) -> Ready:
+        assert heard.get(timeout=20) == alive_line(STARTING)
+        return driver
+
     monkeypatch.setattr(launch, "end_with_parent", lambda: None)
-    monkeypatch.setattr(launch, "open_driver", lambda *_, **__: driver)
+    monkeypatch.setattr(launch, "open_driver", open_driver)
     monkeypatch.setattr("ruvrun.server.build_app", lambda *_, **__: Starlette())
     placement = place(write_build(tmp_path, kind="graph"), "a")
     launch.run_head(placement, Settings(SPACE), Http("127.0.0.1", 0), print, lambda _: None, heard.put)
@@ -229,10 +240,10 @@ def test_a_stage_hangs_after_longer_than_any_step_and_any_device_compiles(
     given: list[float] = []
 
     class Told:
-        def __init__(self, _turn: object, longest: float) -> None:
-            given.append(longest)
-
         def start(self, _say: object) -> None: ...
+
+        def look(self, _turn: object, longest: float) -> None:
+            given.append(longest)
 
     monkeypatch.setattr(launch, "end_with_parent", lambda: None)
     monkeypatch.setattr(launch, "Pulse", Told)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -310,6 +311,28 @@ def test_a_child_that_was_stopped_is_started_again() -> None:
         assert kept.line("lost: ").startswith("lost: one, it hung: ")
         kept.line("up")
         assert not psutil.pid_exists(first)
+
+
+def test_a_child_that_hangs_before_its_first_word_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only this test moves."""
+    clock = [100.0]
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
+    lines: list[str] = []
+    kept = Supervisor([replace(python("one", "import time; time.sleep(60)"), within=300.0)], tell=lines.append)
+    (child,) = kept._children
+    kept._start(child)
+    assert child.popen is not None
+    watched = os.pidfd_open(child.popen.pid)
+    monkeypatch.setattr(kept, "_turn", lambda *_: None)
+    clock[0] += 299
+    kept._wait()
+    assert child.hung is None
+    clock[0] += 1
+    kept._wait()
+    assert child.hung == 300.0
+    assert has_ended(watched)
+    kept._ended(child)
+    assert lines == ["lost: one, it hung: no sign of life for 300 s; starting it again in 1 s"]
 
 
 def test_where_nobody_is_started_again_a_child_that_hangs_is_an_error() -> None:

@@ -112,7 +112,9 @@ class Supervisor:
         child.due = None
         child.starts += 1
         child.started = time.monotonic()
-        child.rest, child.hung = b"", False
+        child.rest, child.hung = b"", None
+        if child.process.within is not None:
+            self._vigil.heard(child.process.name, child.process.within, child.started)
         child.popen = subprocess.Popen(
             child.process.argv,
             stdin=subprocess.PIPE,
@@ -138,9 +140,9 @@ class Supervisor:
         for child in self._children:
             if child.process.name in silent:
                 self._vigil.forget(child.process.name)
-                child.hung = True
+                child.hung = silent[child.process.name]
                 child.kill(signal.SIGKILL)
-        if self._every is not None and not any(child.hung for child in self._children):
+        if self._every is not None and all(child.hung is None for child in self._children):
             self._alive()
         for child in self._children:
             if child.due is not None and child.due <= now and not self._stopping:

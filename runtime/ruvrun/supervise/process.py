@@ -11,27 +11,28 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from ruvrun.errors import RuvError, UnreachableError, how_it_ended, kind_of
-from ruvrun.supervise.vigil import WITHIN
 
 
 @dataclass(frozen=True)
 class Process:
     """One process to keep running: what to call it in messages, its command line, and what its environment adds.
 
-    The ``front`` is ended before the others.
+    The ``front`` is ended before the others. ``within`` so many seconds of its start it says that it goes on
+    (``vigil``); None: it need not.
     """
 
     name: str
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     front: bool = False
+    within: float | None = None
 
 
 @dataclass
 class Child:
     """What is known of a process that is kept; ``popen`` is None between its end and its next start.
 
-    ``hung`` is one that was ended because it gave no sign of life.
+    ``hung`` are the seconds without a sign of life for which it was ended; None where it was not.
     """
 
     process: Process
@@ -44,7 +45,7 @@ class Child:
     rest: bytes = b""
     error: RuvError | None = None
     loaded: bool = False
-    hung: bool = False
+    hung: float | None = None
 
     @property
     def stderr(self) -> IO[bytes]:
@@ -61,12 +62,12 @@ class Child:
 
     def how(self, code: int) -> str:
         """How it ended, in words."""
-        return f"it hung: no sign of life for {WITHIN:.0f} s" if self.hung else how_it_ended(code)
+        return how_it_ended(code) if self.hung is None else f"it hung: no sign of life for {self.hung:.0f} s"
 
     def died(self, code: int) -> RuvError:
         """Its end as an error, where it said nothing itself."""
         kind = kind_of(code) or UnreachableError
-        killed = code == -signal.SIGKILL and not self.hung
+        killed = code == -signal.SIGKILL and self.hung is None
         hint = "if nobody did that, the kernel may have, for lack of memory" if killed else None
         return kind(
             "process-died",
