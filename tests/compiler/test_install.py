@@ -196,6 +196,20 @@ def test_a_self_check_that_was_left_for_the_start_is_made_where_nothing_starts(
     assert not (here.home / "current/node/unchecked").exists()
 
 
+def test_one_that_did_not_start_is_no_way_back(bundle: Path, here: Installed, tmp_path: Path) -> None:
+    one = installed(bundle, here)
+    second = left(tmp_path / "second")
+    for code in (0, 5):
+        assert install(second, here, "--stage").returncode == 0
+        (verdict,) = (here.home / "staged").resolve().glob("node/verdict")
+        verdict.write_text(f"{code} what the start finds")
+        assert install(second, here, "--switch").returncode == code
+        if code == 0:
+            assert install(second, here, "--rollback").returncode == 0
+            verdict.write_text(LEFT)
+    assert (here.named("current"), here.named("previous"), here.releases) == (one, None, {one})
+
+
 def test_a_self_check_that_was_made_is_not_made_again(bundle: Path, here: Installed, tmp_path: Path) -> None:
     installed(bundle, here)
     second = write_bundle(tmp_path / "second", "two", facts=other_build("b"))
@@ -217,6 +231,28 @@ def test_a_first_release_that_fails_leaves_nothing(here: Installed, bundle: Path
     assert install(judged(bundle, 5, "it differs"), here).returncode == 5
     assert not here.home.exists()
     assert not here.unit.exists()
+
+
+@pytest.mark.parametrize("leave", ["fails", "is uninstalled"])
+def test_a_root_that_was_made_goes_too(bundle: Path, tmp_path: Path, leave: str) -> None:
+    before = everything(tmp_path)
+    here = Installed(tmp_path / "images/new/root")
+    if leave == "fails":
+        judged(bundle, 5, "it differs")
+        before |= {"bundle/node/verdict"}
+        assert install(bundle, here).returncode == 5
+    else:
+        installed(bundle, here)
+        assert run(bundle / "node/uninstall.sh", "--root", here.root).returncode == 0
+    assert everything(tmp_path) == before
+
+
+def test_a_root_that_holds_something_else_stays(bundle: Path, tmp_path: Path) -> None:
+    here = Installed(tmp_path / "images/root")
+    installed(bundle, here)
+    (here.root / "etc/hostname").write_text("pi-0")
+    assert run(bundle / "node/uninstall.sh", "--root", here.root).returncode == 0
+    assert everything(here.root) == {"etc", "etc/hostname"}
 
 
 def test_a_release_that_was_damaged_is_installed_again(bundle: Path, here: Installed) -> None:
@@ -385,6 +421,24 @@ def test_a_python_without_wheels_is_named(bundle: Path, here: Installed) -> None
     done = install(bundle, here)
     assert (done.returncode, "error[wheels-missing]" in done.stderr) == (3, True), done.stderr
     assert "--wheels 3." in done.stderr
+
+
+@pytest.mark.parametrize("wheels", [False, True])
+def test_what_pip_cannot_get_is_told_with_the_way_to_do_without(
+    bundle: Path, here: Installed, tmp_path: Path, wheels: bool
+) -> None:
+    if not wheels:
+        shutil.rmtree(bundle / "node/wheels")
+    offline = tmp_path / "python3"
+    offline.write_text(
+        f'#!/bin/sh\ncase "$*" in *"pip install"*) echo no network >&2; exit 1 ;; esac\nexec {sys.executable} "$@"\n'
+    )
+    offline.chmod(0o755)
+    done = run(bundle / "node/install.sh", "--root", here.root, "--python", offline)
+    assert (done.returncode, "error[packages-missing]" in done.stderr) == (3, True), done.stderr
+    assert "no network\n" in done.stderr
+    assert ("build it again with --wheels 3." in done.stderr) is not wheels
+    assert everything(here.root) == set()
 
 
 def test_a_bundle_that_came_on_a_stick_is_installed(bundle: Path, here: Installed) -> None:
