@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields
+from datetime import date
 from typing import Any
 
 from ruvcompile.configuration import unknown_keys
@@ -61,10 +62,11 @@ def read_accelerator(raw: Any, where: str, problems: list[RuvError]) -> Accelera
         return None
     before = len(problems)
     values = read_fields(raw, fields(Accelerator), where, problems)
+    problems += _not_a_day(values.get("date") or "", where)
     problems += [
         InputError("target-wrong", f"{where}: {key} is empty", hint=_HINT)
         for key in ("operators", "worth", "steps", "source", "date", "command")
-        if key in values and not values[key]
+        if key in values and not (values[key] and str(values[key]).strip())
     ]
     if len(problems) > before:
         return None
@@ -121,4 +123,14 @@ def _figure(entry: Any, where: str, problems: list[RuvError]) -> Figure | None:
         if not getattr(made, key).strip():
             hint = "say where a number is from, and when you looked"
             problems.append(InputError("target-wrong", f"{where}: {key} is empty", hint=hint))
+    problems += _not_a_day(made.date.strip(), where)
     return made
+
+
+def _not_a_day(text: str, where: str) -> list[RuvError]:
+    """Of a date that is there: whether it says when somebody looked."""
+    try:
+        date.fromisoformat(text or date.min.isoformat())
+    except ValueError:
+        return [InputError("target-wrong", f"{where}: date {text!r} is no day", hint="as in 2026-11-30")]
+    return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,22 @@ def test_what_a_target_says_can_be_done(name: str) -> None:
         assert target.figures, "say `scaled` from another target where nothing is known"
 
 
+@pytest.mark.parametrize("name", sorted(target_names()))
+def test_no_figure_of_any_target_goes_without_its_source_and_date(name: str, tmp_path: Path) -> None:
+    shutil.copytree(data_root() / name, tmp_path / "mine")
+    path = tmp_path / "mine" / "target.toml"
+    text = path.read_text()
+    told = list(re.finditer(r"^(source|date) = .*\n", text, re.MULTILINE))
+    target = load_target("mine", tmp_path)
+    assert len(told) == 2 * (len(target.figures) + (target.accelerator is not None))
+    for line in told:
+        for without in ("", f'{line[1]} = " "\n'):
+            path.write_text(text[: line.start()] + without + text[line.end() :])
+            with pytest.raises(InputError) as caught:
+                load_target("mine", tmp_path)
+            assert caught.value.ref == "target-wrong"
+
+
 def test_the_pi_is_described_by_figures_with_a_source() -> None:
     target = load_target("pi5")
     assert (target.machine, target.cores) == ("aarch64", 4)
@@ -161,6 +178,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
         ('kind = "theoretical"', 'kind = "guessed"', "guessed"),
         ("source = ", "sauce = ", "say where a number is from"),
         ('date = "2026-11-30"', 'date = ""', "date is empty"),
+        ('date = "2026-11-30"', 'date = "lately"', "date 'lately' is no day"),
         ('name = "int4_matvec"', 'name = "int4_matvek"', "did you mean 'int4_matvec'?"),
         ('name = "int4_matvec"', 'name = "int4_matmat"', "figure int4_matmat is there twice"),
         ('unit = "FLOP/s"', 'unit = "GFLOP/s"', "it is FLOP/s"),
