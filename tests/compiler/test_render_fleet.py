@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -78,6 +82,57 @@ def test_a_device_is_handed_to_its_container() -> None:
     assert "devices" not in services["pi5-1"]
 
 
+def test_what_a_node_compiles_is_kept_beside_its_container() -> None:
+    """Where an image says, in a volume of each node's own: its root and its bundle are not to be written to."""
+    files = rendered("intel-gpu", "intel-gpu")
+    place = re.findall(r"RUVRUN_CACHE=(\S+)", files["docker/Dockerfile.openvino-gpu"])
+    assert len(place) == 1
+    assert f"install -d -m 1777 {place[0]}\n" in files["docker/Dockerfile.openvino-gpu"]
+    compose = yaml.safe_load(files["docker/compose.yaml"])
+    mounted = [
+        volume.split(":")[0]
+        for service in compose["services"].values()
+        for volume in service["volumes"]
+        if volume.split(":")[1:] == place
+    ]
+    assert sorted(mounted) == sorted(compose["volumes"])
+    assert len(set(mounted)) == 2
+    for name in ("statefulsets", "statefulsets-image", "leaderworkerset", "leaderworkerset-image"):
+        pods = list(_pods(yaml.safe_load_all(files[f"k8s/{name}.yaml"])))
+        assert len(pods) == 2
+        for pod in pods:
+            (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["mountPath"] == place[0]]
+            assert "readOnly" not in mount
+            assert {"name": mount["name"], "emptyDir": {}} in pod["volumes"]
+
+
+@pytest.mark.parametrize("targets", [("pi5", "pi5"), ("pi5", "intel-cpu")])
+def test_in_a_cluster_the_head_is_ready_by_its_health_and_keys_come_as_secrets(targets: tuple[str, ...]) -> None:
+    for name, text in rendered(*targets).items():
+        if not name.startswith("k8s/") or not name.endswith(".yaml"):
+            continue
+        heads = 0
+        for pod in _pods(yaml.safe_load_all(text)):
+            (container,) = pod["containers"]
+            is_head = "http" in {port["name"] for port in container["ports"]}
+            heads += is_head
+            assert container["readinessProbe"].get("httpGet", {}).get("path") == ("/health" if is_head else None)
+            secrets = set(re.findall(r"'(?:secretName|name)': '(ruvrun-\S+-keys)'", str(pod["volumes"])))
+            assert len(secrets) == 1 + is_head, "its own; and the head, of those who may ask"
+            bundle = next(each for each in pod["volumes"] if each["name"] in ("bundle", "bundles"))
+            assert ("emptyDir" in bundle) is name.endswith("-image.yaml")
+        assert heads == 1
+
+
+def _pods(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for each in documents:
+        if each["kind"] == "StatefulSet":
+            yield each["spec"]["template"]["spec"]
+        elif each["kind"] == "LeaderWorkerSet":
+            template = each["spec"]["leaderWorkerTemplate"]
+            yield from (template[part]["spec"] for part in ("leaderTemplate", "workerTemplate"))
+
+
 def test_names_that_kubernetes_takes_for_one_are_refused() -> None:
     one, other = fleet("pi5", "pi5")
     other = (replace(other[0], node="Pi5.0"), other[1])
@@ -120,6 +175,50 @@ def test_where_it_is_to_be_no_more_than_told_nothing_is_staged(tmp_path: Path, w
     done = delivered(tmp_path / "deliver", *words)
     assert done.returncode == 3, done.stderr
     assert done.stdout.split("\n")[0].split() == ["node", "bytes", "free"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "ref"),
+    [
+        ([], 2, "usage"),
+        (["api-keys", "more"], 2, "usage"),
+        (["none"], 3, "file-missing"),
+        (["empty"], 3, "file-missing"),
+        (["api-keys"], 3, "bundle-missing"),
+    ],
+)
+def test_what_keys_sh_cannot_do_is_one_error_with_a_hint(tmp_path: Path, words: list[str], code: int, ref: str) -> None:
+    done = _keys(tmp_path, "exit 0", *words)
+    assert (done.returncode, done.stderr.count(f"error[{ref}]: "), done.stderr.count("hint: ")) == (code, 1, 1)
+
+
+def test_without_a_cluster_no_secret_is_put(tmp_path: Path) -> None:
+    for node in ("pi5-0", "pi5-1"):
+        (tmp_path / "bundles" / node / "node").mkdir(parents=True)
+        (tmp_path / "bundles" / node / "node/link.key").touch()
+    refused = _keys(tmp_path, "echo no cluster >&2; exit 1", "api-keys")
+    assert (refused.returncode, refused.stderr.count("error[secret-refused]: ")) == (6, 1), refused.stderr
+    missing = _keys(tmp_path, "", "api-keys")
+    assert (missing.returncode, "error[kubectl-missing]: " in missing.stderr) == (7, True), missing.stderr
+
+
+def _keys(folder: Path, kubectl: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """keys.sh in a build as far as it looks at it, with a kubectl that does this; with none, where that is nothing."""
+    for name, text in (("api-keys", "me secret\n"), ("empty", "")):
+        (folder / name).write_text(text)
+    script, bin_ = folder / "deliver/k8s/keys.sh", folder / "bin"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(rendered("pi5", "pi5")["k8s/keys.sh"])
+    shutil.rmtree(bin_, ignore_errors=True)
+    bin_.mkdir()
+    for name in ("bash", "sh", "dirname", "realpath", "sed"):
+        (bin_ / name).symlink_to(str(shutil.which(name)))
+    if kubectl:
+        (bin_ / "kubectl").write_text(f"#!/bin/sh\n{kubectl}\n")
+        (bin_ / "kubectl").chmod(0o755)
+    return subprocess.run(
+        ["bash", script, *words], cwd=folder, env={"PATH": str(bin_)}, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("script", ["deliver.sh", "smoke.sh"])
