@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -57,8 +60,9 @@ def delivery(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def run(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     line = [str(word) for word in words]
     return subprocess.run(
-        line, cwd=cwd, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **environment}
-    )
+        line, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 def test_shellcheck_has_nothing_to_say(delivery: Path) -> None:
@@ -134,6 +138,11 @@ def test_a_pod_finds_its_own_key_and_the_others(delivery: Path, tmp_path: Path) 
         done = run(*here, cwd=tmp_path, LWS_WORKER_INDEX=str(number))
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "credentials/link.key").read_text() == node
+        (tmp_path / "keys" / node).unlink()
+        for place, ref in ((str(number), "key-missing"), ("2", "place-unknown"), ("", "place-unknown")):
+            refused = run(*here, cwd=tmp_path, LWS_WORKER_INDEX=place)
+            assert (refused.returncode, refused.stderr.count("\n  hint: ")) == (3, 1), refused.stderr
+            assert refused.stderr.startswith(f"error[{ref}]: ")
 
 
 def test_keys_become_secrets(delivery: Path, tmp_path: Path) -> None:
@@ -179,20 +188,23 @@ def test_ansible_takes_the_playbook(delivery: Path) -> None:
 
 
 @contextmanager
-def head(name: str) -> Iterator[int]:
-    """One that says it is ready, and answers with its name."""
+def head(name: str, status: int = 200, said: str = "ready") -> Iterator[int]:
+    """One whose /health is this, and that answers with its name."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._say({"status": "ready"} if self.path == "/health" else {"head": name})
+            if self.path == "/health":
+                self._say({"status": said}, status)
+            else:
+                self._say({"head": name})
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self._say({"head": name})
 
-        def _say(self, body: dict[str, str]) -> None:
+        def _say(self, body: dict[str, str], code: int = 200) -> None:
             data = json.dumps(body).encode()
-            self.send_response(200)
+            self.send_response(code)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -215,51 +227,122 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def test_haproxy_asks_the_head_that_has_the_model(tmp_path: Path) -> None:
-    """The configurations of two builds in one folder, before two heads."""
-    folder = tmp_path / "ruvrun"
-    folder.mkdir()
-    certificate = tmp_path / "ruvrun.pem"
+@dataclass(frozen=True)
+class Front:
+    """A running HAProxy: its ports with and without TLS, and the certificate that it is to show."""
+
+    tls: int
+    plain: int
+    certificate: Path
+
+    def asked(self, path: str, body: bytes | None = None) -> Any:
+        """What it answers over TLS, from whoever it asked."""
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self.trusting())
+        )
+        return json.load(opener.open(urllib.request.Request(f"https://127.0.0.1:{self.tls}{path}", body), timeout=10))
+
+    def trusting(self) -> ssl.SSLContext:
+        """One that trusts nobody but who has that certificate."""
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        context.check_hostname = False
+        return context
+
+    def speaks(self, version: ssl.TLSVersion) -> str:
+        """The protocol of HTTP that it chooses in this version of TLS."""
+        context = self.trusting()
+        context.minimum_version = context.maximum_version = version
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        with socket.create_connection(("127.0.0.1", self.tls), 10) as plain, context.wrap_socket(plain) as line:
+            return str(line.selected_alpn_protocol())
+
+
+@contextmanager
+def front(folder: Path, heads: dict[str, int], *others: int) -> Iterator[Front]:
+    """HAProxy with the configurations of builds in one folder, before the head of each model and others of all.
+
+    Its library forbids it nothing.
+    """
+    (folder / "ruvrun").mkdir()
     words = ("-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=ruvrun", "-keyout", "key", "-out", "certificate")
-    assert run("openssl", "req", *words, cwd=tmp_path).returncode == 0
-    certificate.write_text((tmp_path / "certificate").read_text() + (tmp_path / "key").read_text())
-    tls, plain = free_port(), free_port()
-    with head("small") as small, head("large one") as large:
-        for model, port in (("small", small), ("large one", large)):
-            files = render_fleet(fleet("pi5", model=model), kind="decoder", version="0.1.0", most=4, wheels=False)
-            for path, data in files.items():
-                if path.startswith("haproxy/") and not (folder / Path(path).name).exists():
-                    text = data.decode().replace("/etc/haproxy/ruvrun.pem", str(certificate))
-                    text = text.replace(":443", f"127.0.0.1:{tls}").replace(":80\n", f"127.0.0.1:{plain}\n")
-                    (folder / Path(path).name).write_text(text.replace("pi5-0.local:8000", f"127.0.0.1:{port}"))
-        assert sorted(path.name for path in folder.iterdir()) == ["00-front.cfg", "large-one.cfg", "small.cfg"]
-        done = run("haproxy", "-c", "-f", folder, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        process = subprocess.Popen(["haproxy", "-f", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            url = f"https://127.0.0.1:{tls}"
-            until = time.monotonic() + 30
-            while True:
-                try:
-                    assert json.load(_asked(f"{url}/v1/models")) == {"head": "small"}
-                    break
-                except OSError:
-                    assert time.monotonic() < until and process.poll() is None
-                    time.sleep(0.1)
-            for model in ("small", "large one"):
-                body = json.dumps({"messages": [{"content": "model"}], "model": model}).encode()
-                assert json.load(_asked(f"{url}/v1/chat/completions", body)) == {"head": model}
-            assert json.load(_asked(f"{url}/v2/models/large%20one/infer", b"{}")) == {"head": "large one"}
-            assert json.load(_asked(f"{url}/v1/chat/completions", b'{"model": "none"}')) == {"head": "small"}
-        finally:
-            process.terminate()
-            process.wait(30)
+    assert run("openssl", "req", *words, cwd=folder).returncode == 0
+    made = Front(free_port(), free_port(), folder / "certificate")
+    (folder / "ruvrun.pem").write_text(made.certificate.read_text() + (folder / "key").read_text())
+    ours = {
+        "/etc/haproxy/ruvrun.pem": str(folder / "ruvrun.pem"), ":443": f"127.0.0.1:{made.tls}",
+        ":80\n": f"127.0.0.1:{made.plain}\n", "\nglobal\n": "\nglobal\n    ssl-default-bind-ciphers ALL:@SECLEVEL=0\n",
+    }  # fmt: skip
+    for model, port in heads.items():
+        files = render_fleet(fleet("pi5", model=model), kind="decoder", version="0.1.0", most=4, wheels=False)
+        for path, data in files.items():
+            if path.startswith("haproxy/") and not (folder / "ruvrun" / Path(path).name).exists():
+                text = data.decode().replace("pi5-0.local:8000", f"127.0.0.1:{port}")
+                for before, after in ours.items():
+                    text = text.replace(before, after)
+                if "backend " in text and "frontend " not in text:
+                    text += "".join(f"    server other-{each} 127.0.0.1:{each}\n" for each in others)
+                (folder / "ruvrun" / Path(path).name).write_text(text)
+    done = run("haproxy", "-c", "-f", folder / "ruvrun", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    process = subprocess.Popen(
+        ["haproxy", "-f", str(folder / "ruvrun")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        until = time.monotonic() + 30
+        while True:
+            try:
+                made.asked("/v1/models")
+                break
+            except OSError:
+                assert time.monotonic() < until and process.poll() is None
+                time.sleep(0.1)
+        yield made
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
-def _asked(url: str, body: bytes | None = None) -> Any:
-    import ssl
+def test_haproxy_asks_the_head_that_has_the_model(tmp_path: Path) -> None:
+    with (
+        head("small") as small,
+        head("large one") as large,
+        front(tmp_path, {"small": small, "large one": large}) as before,
+    ):
+        names = sorted(path.name for path in (tmp_path / "ruvrun").iterdir())
+        assert names == ["00-front.cfg", "large-one.cfg", "small.cfg"]
+        assert before.asked("/v1/models") == {"head": "small"}
+        for model in ("small", "large one"):
+            body = json.dumps({"messages": [{"content": "model"}], "model": model}).encode()
+            assert before.asked("/v1/chat/completions", body) == {"head": model}
+        assert before.asked("/v2/models/large%20one/infer", b"{}") == {"head": "large one"}
+        assert before.asked("/v1/chat/completions", b'{"model": "none"}') == {"head": "small"}
 
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-    return opener.open(urllib.request.Request(url, body), timeout=10)
+
+def test_haproxy_asks_every_head_of_a_model_that_serves(tmp_path: Path) -> None:
+    """One of which a pipeline is missing does; one that waits for its stages does not, whatever it answers."""
+    with (
+        head("whole") as whole,
+        head("half", 503, "degraded") as half,
+        head("waits", 503, "waiting") as waits,
+        front(tmp_path, {"small": whole}, half, waits) as before,
+    ):
+        until = time.monotonic() + 60
+        while "waits" in (found := {before.asked("/v1/models")["head"] for _ in range(12)}):
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        assert found == {"whole", "half"}
+
+
+def test_haproxy_is_spoken_to_in_tls_of_today_alone(tmp_path: Path) -> None:
+    """By its certificate, in 1.2 or 1.3, also as HTTP/2. Without TLS it says where to go, and no more."""
+    with head("small") as small, front(tmp_path, {"small": small}) as before:
+        assert {before.speaks(version) for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)} == {"h2"}
+        for version, taken in (("-tls1_1", False), ("-tls1_2", True)):
+            words = ("s_client", version, "-cipher", "ALL:@SECLEVEL=0", "-connect", f"127.0.0.1:{before.tls}")
+            told = run("openssl", *words, cwd=tmp_path)
+            assert ("Verification error: self" in told.stdout and told.returncode == 0) is taken, told.stdout
+        line = http.client.HTTPConnection("127.0.0.1", before.plain, timeout=10)
+        line.request("POST", "/v1/chat/completions", b'{"model": "small"}')
+        answer = line.getresponse()
+        assert (answer.status, answer.getheader("Location", "").partition(":")[0]) == (302, "https")
+        assert b"head" not in answer.read()
