@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
+from ruvrun.bundle import StageSpec
 from ruvrun.elements import Value
 from ruvrun.errors import InputError
 from ruvrun.executors.openvino.compiled import Shelf
 from ruvrun.executors.openvino.kernels import Ran, kernels
+from ruvrun.manifest import Tensor
 
 
 class OpenVinoGraph:
@@ -19,14 +21,15 @@ class OpenVinoGraph:
 
     Args:
         compiled: the graph.
+        spec: the stage; a tensor that only goes by another name is one port with both names, and this says which count.
         shelf: where it is kept for the next start.
     """
 
-    def __init__(self, compiled: Any, shelf: Shelf) -> None:
+    def __init__(self, compiled: Any, spec: StageSpec, shelf: Shelf) -> None:
         self.shelf = shelf
         self._request = compiled.create_infer_request()
-        self._inputs = {port.get_any_name(): port for port in compiled.inputs}
-        self._outputs = [port.get_any_name() for port in compiled.outputs]
+        self._inputs = _by_name(spec.inputs, compiled.inputs)
+        self._outputs = _by_name(spec.outputs, compiled.outputs)
 
     def run(self, tensors: Mapping[str, Value]) -> dict[str, Value]:
         """Run the stage once."""
@@ -37,11 +40,17 @@ class OpenVinoGraph:
             found = self._request.infer(given)
         except RuntimeError as error:
             raise refused(str(error)) from None
-        return {name: found[name] for name in self._outputs}
+        return {name: found[port] for name, port in self._outputs.items()}
 
     def kernels(self) -> list[Ran]:
         """What ran in the last run, where the stage was opened to tell."""
         return kernels(self._request)
+
+
+def _by_name(tensors: Sequence[Tensor], ports: Sequence[Any]) -> dict[str, Any]:
+    """The port of each tensor; one that the graph does not read has none."""
+    ports_of = {name: port for port in ports for name in port.get_names()}
+    return {tensor.name: ports_of[tensor.name] for tensor in tensors if tensor.name in ports_of}
 
 
 def _check(name: str, port: Any, value: Value) -> None:

@@ -82,7 +82,7 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool 
     shelf = Shelf(core, directory, spec, described(core, require(core, spec)), settings)
     with loading(spec):
         compiled = shelf.take(lambda: core.compile_model(core.read_model(directory / spec.model), CPU, settings))
-    return OpenVinoGraph(compiled, shelf)
+    return OpenVinoGraph(compiled, spec, shelf)
 
 
 def _settings(spec: StageSpec, threads: int, *, profile: bool = False) -> dict[str, Any]:

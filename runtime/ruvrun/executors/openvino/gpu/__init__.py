@@ -51,7 +51,7 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool 
             model = core.read_model(directory / spec.model)
         return compile_stage(core, model, device, spec, told)
 
-    return OpenVinoGraph(shelf.take(compiled), shelf)
+    return OpenVinoGraph(shelf.take(compiled), spec, shelf)
 
 
 __all__ = ["load_decoder", "load_graph", "open_decoder", "start"]

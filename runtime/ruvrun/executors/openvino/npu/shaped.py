@@ -72,5 +72,5 @@ def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool 
         return compile_stage(core, static, device, spec, told)
 
     if model.is_dynamic():
-        return ShapedGraph(lambda shapes: OpenVinoGraph(compiled(shapes), shelf))
-    return OpenVinoGraph(shelf.take(lambda: compiled({})), shelf)
+        return ShapedGraph(lambda shapes: OpenVinoGraph(compiled(shapes), spec, shelf))
+    return OpenVinoGraph(shelf.take(lambda: compiled({})), spec, shelf)
