@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ruvcompile import compile as steps
-from ruvcompile import settle
 from ruvcompile.passes.pieces import label
 from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Member
+from ruvcompile.settle import looks
 from ruvrun.costs import CostTable, Overhead, Provenance, UnitCost, merge
 
 HERE = Provenance(machine="no machine", cpu="none", software="assumed by a test", date="2026-11-30")
@@ -54,4 +54,4 @@ def assumed_fleet(
 def assume_costs(patch: pytest.MonkeyPatch) -> None:
     """Until ``patch`` is undone no build of this process measures anything."""
     patch.setattr(steps, "measure_fleet", assumed_fleet)
-    patch.setattr(settle, "can_run_here", lambda _plan: False)
+    patch.setattr(looks, "can_run_here", lambda _plan: False)

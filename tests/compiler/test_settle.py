@@ -15,6 +15,7 @@ from ruvcompile import compile as steps
 from ruvcompile import settle as settling
 from ruvcompile.measure.staged import NotMeasuredError, Reality
 from ruvcompile.plan import Plan
+from ruvcompile.settle import looks
 from ruvrun.costs import load_costs, stage_key
 from tests.assumed import assumed_fleet
 from tests.compiler import builds
@@ -74,14 +75,14 @@ def world(monkeypatch) -> Callable[[World], World]:
 
     def enter(made: World) -> World:
         monkeypatch.setattr(steps, "measure_fleet", assumed_fleet)
-        monkeypatch.setattr(settling, "measure_staged", made.measure)
-        known = settling.can_run_here
+        monkeypatch.setattr(looks, "measure_staged", made.measure)
+        known = looks.can_run_here
 
         def noted(plan: Plan) -> bool:
             made.plans.append(plan)
             return known(plan)
 
-        monkeypatch.setattr(settling, "can_run_here", noted)
+        monkeypatch.setattr(looks, "can_run_here", noted)
         return made
 
     return enter
@@ -171,7 +172,7 @@ def test_the_table_of_a_build_gives_the_same_build_and_nothing_is_run(model, tmp
     build(model, tmp_path / "dist", stages=2)
     first = snapshot(tmp_path / "dist")
     assert {"manifest.toml", "report.html", "plan.json", "costs.toml"} < first.keys()
-    monkeypatch.setattr(settling, "measure_staged", None)
+    monkeypatch.setattr(looks, "measure_staged", None)
     given = {"costs": [shutil.copy(tmp_path / "dist" / "costs.toml", tmp_path / "given.toml")], "stages": 2}
     made = build(model, tmp_path / "dist", **given)
     second = snapshot(tmp_path / "dist")
@@ -231,21 +232,21 @@ def test_a_corrected_plan_is_looked_at_again(model, tmp_path, world) -> None:
     """
     made = world(World(even, rate=0.8))
     first = made.measure
-    looks: list[float] = []
+    rates: list[float] = []
 
     def weary(*given: Any, **named: Any) -> tuple[Reality, ...]:
         *fewer, all_of_them = first(*given, **named)
-        looks.append(all_of_them.per_s)
-        return *fewer, all_of_them if len(looks) == 1 else replace(all_of_them, per_s=0.9 * looks[0])
+        rates.append(all_of_them.per_s)
+        return *fewer, all_of_them if len(rates) == 1 else replace(all_of_them, per_s=0.9 * rates[0])
 
     made.measure = weary  # type: ignore[method-assign]
     world(made)
     result = build(model, tmp_path / "dist", stages=2)
-    assert len(looks) == 2
-    assert result["predicted_tokens_per_s"] == pytest.approx(looks[0] * 2 / (1 + 1 / 0.9), rel=1e-3)
+    assert len(rates) == 2
+    assert result["predicted_tokens_per_s"] == pytest.approx(rates[0] * 2 / (1 + 1 / 0.9), rel=1e-3)
     assert result["measured"]["difference"] == pytest.approx(0.05, abs=0.005)
     again = build(model, tmp_path / "two", stages=2, costs=[str(tmp_path / "dist" / "costs.toml")])
-    assert len(looks) == 2, "nothing is run"
+    assert len(rates) == 2, "nothing is run"
     assert again["measured"] == result["measured"]
     assert again["predicted_tokens_per_s"] == result["predicted_tokens_per_s"]
     assert {row.look for row in load_costs(tmp_path / "dist" / "costs.toml").stage} == {1, 2}
