@@ -22,22 +22,22 @@ makes. ``verify`` compares a build with the uncut model, with what its weights m
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ruvcompile import report as reporting
 from ruvcompile.accelerator import build_parts, plan_parts, target_of
-from ruvcompile.disk import check_copies, check_disk
-from ruvcompile.emit import Contents, installed_on, write_build
+from ruvcompile.disk import check_disk
+from ruvcompile.emit import installed_on
 from ruvcompile.errors import UsageError, model_not_finite
 from ruvcompile.front import Front, read_model
 from ruvcompile.load import load
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore
+from ruvcompile.make import Maker
 from ruvcompile.measure.fleet import measure_fleet
 from ruvcompile.measure.given import read_given
 from ruvcompile.measure.hint import cost_hint
@@ -50,15 +50,13 @@ from ruvcompile.plan import Facts, Member, Plan, check_cores, check_shape, conte
 from ruvcompile.plan.rules import Rules, rules_of
 from ruvcompile.probe import PROBE_BYTES, write_probe
 from ruvcompile.progress import Progress
-from ruvcompile.settle import Settled, settle
+from ruvcompile.settle import settle
 from ruvcompile.settle.links import build_with_links, with_link_type
 from ruvcompile.simulate import simulated
-from ruvcompile.stages import Lowered, check_stages, divide, lower_stages
 from ruvcompile.targets import fleet_targets
 from ruvcompile.verify import compare, record, source_loss
 from ruvcompile.wheels import check_wheels, place_wheels, shelf_of
 from ruvcompile.workspace import workspace
-from ruvrun.bundle import BUNDLES
 from ruvrun.costs import CostTable, costs_json, table_at, write_costs
 from ruvrun.machine import allowed, cores, peak_bytes
 from ruvrun.manifest import MANIFEST
@@ -75,36 +73,20 @@ def build(options: Options, progress: Progress) -> dict[str, Any]:
     shelf = shelf_of(options)
     with workspace(options.output, (options.model, options.fleet.path, options.inputs)) as work:
         check_wheels(options, fleet_targets(options), progress, shelf)
-        store = WeightStore(work / "store")
-        front = read_model(options, progress)
+        front, store = read_model(options, progress), WeightStore(work / "store")
         candidates, rules = _candidates(front, options)
         check_disk(work, front.program, front.units, options.stages or len(candidates))
         with tempfile.TemporaryDirectory(dir=work) as scratch:
             facts = _facts(front, candidates, rules, options, store, Path(scratch), progress)
-
-        def lower(plan: Plan) -> Lowered:
-            check_copies(work, front.program, plan)
-            shutil.rmtree(work / BUNDLES, ignore_errors=True)
-            return _golden(front, _lower(front, plan, work, store, progress), progress)
-
-        def make(plan: Plan) -> tuple[Lowered, Path]:
-            lowered = lower(plan)
-            write_build(work, _contents(front, plan, lowered, facts.costs, {}, options), options)
-            return lowered, work / MANIFEST
-
-        def together(facts: Facts) -> tuple[Settled, Lowered]:
-            # What a user measured elsewhere is believed; what was measured now, by unit, is held against reality.
-            settled = settle(facts, front.samples, None if options.costs else make, progress)
-            return settled, settled.lowered or lower(settled.plan)
-
+        maker = Maker(front, options, work, store, progress)
         with tempfile.TemporaryDirectory(dir=work) as scratch:
-            settled, lowered, equality = build_with_links(facts, together, Path(scratch), progress)
+            settled, lowered, equality = build_with_links(facts, maker.settled, Path(scratch), progress)
         plan, costs = settled.plan, settled.costs
         hint = _hint(plan, costs, options, progress)
         _tell_defaults(plan, options, progress)
         loss = _loss(front, lowered.chains[0], progress)
         store.remove()
-        manifest = write_build(work, _contents(front, plan, lowered, costs, loss, options), options)
+        manifest = maker.write(plan, lowered, costs, loss)
         if equality:
             record(work / MANIFEST, equality)
         reporting.write(work, manifest, reporting.gather(front.program, front.types, plan), costs)
@@ -263,26 +245,6 @@ def _hint(plan: Plan, costs: CostTable, options: Options, progress: Progress) ->
     for line in hint:
         progress.note(f"  {line}")
     return {"cost_hint": hint}
-
-
-def _contents(
-    front: Front, plan: Plan, lowered: Lowered, costs: CostTable, loss: Mapping[str, float], options: Options
-) -> Contents:
-    quant = options.quant if front.program.decoder is not None else "none"
-    return Contents(front.program, plan, lowered, costs, quant, loss, front.choices, options.activations)
-
-
-def _lower(front: Front, plan: Plan, work: Path, store: WeightStore, progress: Progress) -> Lowered:
-    """Lower every stage into its first node's bundle."""
-    keyed = Keyed(plan.units, plan.keys)
-    with progress.step("lower", total=len(divide(plan).stages)) as bar:
-        return lower_stages(front.program, keyed, front.types, plan, work, store, bar.advance)
-
-
-def _golden(front: Front, lowered: Lowered, progress: Progress) -> Lowered:
-    """Add the golden checks to the bundles."""
-    with progress.step("golden"):
-        return check_stages(lowered, front.samples)
 
 
 def _loss(front: Front, parts: Parts, progress: Progress) -> dict[str, float]:

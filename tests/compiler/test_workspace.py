@@ -122,7 +122,7 @@ def test_a_failed_build_leaves_nothing(model, built, tmp_path, monkeypatch) -> N
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("ruvcompile.compile.write_build", fail)
+    monkeypatch.setattr("ruvcompile.make.write_build", fail)
     with pytest.raises(MachineError) as error:
         build(model, output, costs=(str(built / "costs.toml"),))
     assert error.value.ref == "output-unwritable"
