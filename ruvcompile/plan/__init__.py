@@ -2,10 +2,10 @@
 
 Every node that passes the fleet's rules is a candidate (``nodes``), equal ones are one kind (``groups``). The tables
 say what units cost on each (``prices``), the model what has to fit (``memory``). A shape, so many pipelines of so many
-stages, becomes a partition problem (``tasks``) and is solved (``solve``, ``every``, ``copies``, ``pick``); the rounds
-of the engine tell what it yields (``pace``); the best shape is taken (``choose``). ``figures`` and ``forecasts`` say
-what to expect of it, ``links`` what its links are known from, ``verdict`` says it in a sentence, and ``misfit`` what is
-missing where nothing fits.
+stages that each have something to do (``loads``), becomes a partition problem (``tasks``) and is solved (``solve``,
+``every``, ``copies``, ``pick``); the rounds of the engine tell what it yields (``pace``, ``judge``); the best shape is
+taken (``choose``). ``times``, ``figures`` and ``forecasts`` say what to expect of it, ``links`` what its links are
+known from, ``verdict`` says it in a sentence, and ``misfit`` what is missing where nothing fits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from ruvcompile.passes.units import Unit, in_stages
 from ruvcompile.plan.choose import choose, forced_cuts, shapes
 from ruvcompile.plan.facts import Facts, context_for
 from ruvcompile.plan.figures import expected_of, figures_of, rows_of, source_of
-from ruvcompile.plan.forecasts import forecast_of, inner_times, rates_of
+from ruvcompile.plan.forecasts import forecast_of, rates_of
 from ruvcompile.plan.groups import Room
 from ruvcompile.plan.links import links_of
 from ruvcompile.plan.misfit import nothing_fits
 from ruvcompile.plan.nodes import Member, check_cores, check_shape, members
 from ruvcompile.plan.shapes import Cuts, Solution
 from ruvcompile.plan.tasks import Desk
+from ruvcompile.plan.times import inner_times
 from ruvcompile.program import Piece
 from ruvrun.manifest import Expected, Space
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ruvcompile.partition import Stage
-from ruvcompile.plan.forecasts import stage_times
 from ruvcompile.plan.shapes import Solution
 from ruvcompile.plan.tasks import Desk
+from ruvcompile.plan.times import stage_times
 
 
 def by_backend(desk: Desk, solution: Solution, stages: tuple[Stage, ...], place: int, rows: int) -> dict[str, float]:

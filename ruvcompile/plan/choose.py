@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from ruvcompile.errors import UsageError
 from ruvcompile.passes.pieces import wire
 from ruvcompile.plan.facts import Facts
+from ruvcompile.plan.loads import Load, loads_of
 from ruvcompile.plan.pace import Beat, calls_per_second, per_second
 from ruvcompile.plan.places import named_cuts
 from ruvcompile.plan.shapes import Cuts, Shape, Solution, rounded
 from ruvcompile.plan.solve import Solver
-from ruvcompile.plan.tasks import Desk, Load
+from ruvcompile.plan.tasks import Desk
 
 MOST_TOLD = 12
 """So many shapes that lost are told."""
@@ -129,7 +130,7 @@ def forced_cuts(facts: Facts) -> Cuts | None:
 
 def ceiling(desk: Desk, shape: Shape) -> float:
     """What the shape cannot exceed, per second: tokens or calls of all together, or of one for latency."""
-    loads = Solver(desk).loads(shape)
+    loads = loads_of(desk.facts, shape)
     if desk.facts.options.objective == "latency":
         return 1e3 / max(_least(desk, shape, loads.alone).through, 1e-9)
     each = per_second if desk.facts.decoder else calls_per_second
@@ -159,7 +160,7 @@ def _best(solver: Solver, desk: Desk, allowed: Sequence[Shape], *, free: bool = 
             break
         if found is not None and most <= reached * _SLACK and shape.nodes >= found.shape.nodes:
             continue
-        if desk.too_large(shape, solver.loads(shape).full.streams):
+        if desk.too_large(shape, loads_of(desk.facts, shape).full.streams):
             continue
         each = solver.solve(shape, free=free)
         if each is not None and (found is None or each.value(objective) > found.value(objective)):

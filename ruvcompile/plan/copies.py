@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ruvcompile.partition import Ask, Stage, Task, rounds, sets_of
+from ruvcompile.partition.joined import joined
 from ruvcompile.plan.every import Pipelines, allowed
 from ruvcompile.plan.nodes import Scene
 from ruvcompile.plan.pick import pick
 from ruvcompile.plan.shapes import Cuts, Shape
-from ruvcompile.plan.tasks import Desk, joined
+from ruvcompile.plan.tasks import Desk
 
 _MOST_SORTS = 64
 """So many multisets of nodes are looked at one by one; of more, only the best ones of what the others leave."""

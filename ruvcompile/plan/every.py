@@ -2,7 +2,7 @@
 
 One set of files serves all pipelines, so the cuts that are best for each by itself need not be the best. What is best
 is the rate of all together, each with its share of the sequences: those that serve a single one soonest have the larger
-shares, and of equal ones those that make more of them, as in ``Solver.rate``. An *order* is a sequence of kinds of
+shares, and of equal ones those that make more of them, as in ``Judge.rate_of``. An *order* is a sequence of kinds of
 nodes, stage by stage; a *choice* is as many orders as there are pipelines, of which no node is used twice. Prices are
 arrays over the ways to cut, one column per order.
 """
@@ -10,18 +10,19 @@ arrays over the ways to cut, one column per order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise, product
 
 import numpy as np
 
 from ruvcompile.partition import Stage, Task
 from ruvcompile.partition.fields import Floats, Ints
+from ruvcompile.partition.joined import joined
 from ruvcompile.partition.table import Table, table_of
+from ruvcompile.plan.loads import Load, Loads
 from ruvcompile.plan.nodes import Scene
 from ruvcompile.plan.pace import in_ring
 from ruvcompile.plan.shapes import Cuts, Shape
-from ruvcompile.plan.tasks import Desk, Load, joined
+from ruvcompile.plan.tasks import Desk
 
 _MOST_NUMBERS = 4_000_000
 _MOST_WAYS = 20_000
@@ -31,22 +32,6 @@ _SAME = 1 - 1e-10
 
 Order = tuple[int, ...]
 Pipelines = tuple[tuple[Stage, ...], ...]
-
-
-@dataclass(frozen=True)
-class Loads:
-    """What the pipelines of a shape do.
-
-    Attributes:
-        full, less: those with the larger share of the sequences, and the others; the same where all have the same.
-        alone: one that has a single sequence.
-        shares: of sequences, one per pipeline, the larger ones first.
-    """
-
-    full: Load
-    less: Load
-    alone: Load
-    shares: tuple[int, ...]
 
 
 def every_choice(desk: Desk, shape: Shape, scene: Scene, loads: Loads, cuts: Cuts | None) -> Pipelines | None:
@@ -164,7 +149,7 @@ class _Prices:
         return np.asarray(full[:, :larger].sum(1) + less[:, larger:].sum(1))
 
     def _beats(self, load: Load) -> tuple[Floats, Floats]:
-        """The slowest resource and the whole way of a step, as ``Solver.beat`` has them."""
+        """The slowest resource and the whole way of a step, as ``Judge.beat`` has them."""
         task = _task(self._desk, load, self._scene, self._cuts)
         way = _task(self._desk, load.passing, self._scene, self._cuts, "latency")
         busy, passing, size = self._table.stage_ms(task), self._table.stage_ms(way), self._table.crossing(task)
@@ -186,7 +171,7 @@ class _Prices:
         return np.array(slowest).T, np.array(through).T
 
     def _rates(self, slowest: Floats, through: Floats, share: int) -> Floats:
-        """As ``Solver.rate`` has them; 0 for a pipeline that nobody uses."""
+        """As ``Judge.rate`` has them; 0 for a pipeline that nobody uses."""
         decoder = self._desk.facts.decoder
         steps = in_ring(share, len(self._orders[0]), decoder=decoder) if share else 0
         with np.errstate(invalid="ignore"):

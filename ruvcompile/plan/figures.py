@@ -14,13 +14,13 @@ from ruvcompile.partition.task import Stage
 from ruvcompile.plan.by_backend import by_backend
 from ruvcompile.plan.choose import Choice
 from ruvcompile.plan.facts import Facts
-from ruvcompile.plan.forecasts import chunk_ms, stage_times, time_to_first
+from ruvcompile.plan.loads import load_of
 from ruvcompile.plan.memory import CHUNK, logits_bytes, usable
 from ruvcompile.plan.nodes import Member
 from ruvcompile.plan.pace import grouping
 from ruvcompile.plan.shapes import Proof, Shape, Solution
-from ruvcompile.plan.solve import Solver
 from ruvcompile.plan.tasks import Desk
+from ruvcompile.plan.times import chunk_ms, stage_times, time_to_first
 from ruvcompile.plan.verdict import described, verdict
 from ruvcompile.quantities import show_bytes
 from ruvrun.manifest import Expected
@@ -89,7 +89,7 @@ def rows_of(desk: Desk, solution: Solution) -> int:
 def bottleneck(desk: Desk, solution: Solution) -> float:
     """The time of the slowest stage or link, the head's work on a stage's cores included; of a step on average."""
     share = -(-solution.streams // solution.shape.replicas)
-    load = Solver(desk).load(share, solution.shape.replicas, solution.shape.stages)
+    load = load_of(desk.facts, share, solution.shape.replicas, solution.shape.stages)
     task = desk.task(load, solution.scene, "throughput")
     return max(evaluate(task, stages).bottleneck_ms for stages in solution.pipelines)
 

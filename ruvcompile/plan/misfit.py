@@ -15,6 +15,7 @@ from ruvcompile.errors import FitError
 from ruvcompile.plan.choose import forced_shapes
 from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.groups import Room
+from ruvcompile.plan.loads import loads_of
 from ruvcompile.plan.memory import installed, usable
 from ruvcompile.plan.places import held_together
 from ruvcompile.plan.rules import LESS, told
@@ -93,7 +94,7 @@ def _ways_out(desk: Desk, cuts: Cuts | None) -> Iterator[str]:
         other = Desk(Room(changed))
         solver = Solver(other, cuts)
         return any(
-            not other.too_large(shape, solver.loads(shape).full.streams) and solver.solve(shape) is not None
+            not other.too_large(shape, loads_of(changed, shape).full.streams) and solver.solve(shape) is not None
             for shape in _tried(changed, cuts)
         )
 

@@ -15,13 +15,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ruvcompile.partition import Ask, Partition, Stage, Task, best_each, evaluate, objections, rounds, sets_of
+from ruvcompile.partition.joined import joined
 from ruvcompile.partition.trial import Nodes
 from ruvcompile.plan.copies import Copies
-from ruvcompile.plan.every import Loads, allowed, every_choice
+from ruvcompile.plan.every import allowed, every_choice
+from ruvcompile.plan.judge import Judge
+from ruvcompile.plan.loads import Load, Loads, loads_of
 from ruvcompile.plan.nodes import Member, Scene, scenes
-from ruvcompile.plan.pace import Beat, calls_per_second, grouping, in_ring, per_second, shares
 from ruvcompile.plan.shapes import Cuts, Proof, Shape, Solution, proof_of, rounded
-from ruvcompile.plan.tasks import Desk, Load, joined
+from ruvcompile.plan.tasks import Desk
 
 _MOST_SWAPPED = 8
 
@@ -37,7 +39,7 @@ class Solver:
     def __init__(self, desk: Desk, cuts: Cuts | None = None) -> None:
         self._desk, self._facts, self._cuts = desk, desk.facts, cuts
         self._found: dict[tuple[Shape, Cuts | None], Solution | None] = {}
-        self._beats: dict[tuple[tuple[Stage, ...], Load, Scene], Beat] = {}
+        self._judge = Judge(desk)
 
     def solve(self, shape: Shape, *, free: bool = False) -> Solution | None:
         """The best of the shape; None where none fits. ``free``: also where cuts are forced, as if they were not."""
@@ -58,24 +60,8 @@ class Solver:
         objective = self._facts.options.objective
         return one.value(objective) > two.value(objective)
 
-    def loads(self, shape: Shape) -> Loads:
-        """What its pipelines do, with as many sequences as are planned for."""
-        total = self._facts.streams(shape.nodes)
-        each = shares(total, shape.replicas)
-        full, less = (self.load(share, min(shape.replicas, total), shape.stages) for share in (each[0], each[-1]))
-        return Loads(full, less, Load(1, full.streams, active=1), each)
-
-    def load(self, share: int, lanes: int, stages: int) -> Load:
-        """What a pipeline with so many of the sequences does, one of ``lanes`` that have any."""
-        decoder = self._facts.decoder
-        if not share:
-            return Load(1, share, lanes, lanes)
-        steps = in_ring(share, stages, decoder=decoder)
-        rows = grouping(share, stages)[0] if decoder else 1
-        return Load(rows, share, lanes, lanes * steps, share / steps if decoder and rows * steps > share else None)
-
     def _in_scene(self, shape: Shape, scene: Scene, cuts: Cuts | None) -> Iterable[Solution]:
-        loads = self.loads(shape)
+        loads = loads_of(self._facts, shape)
         if shape.replicas == 1:
             yield from self._single(shape, scene, loads, cuts)
             return
@@ -84,7 +70,7 @@ class Solver:
         if pipelines is None:
             task, way, steps = self._priced(loads, scene)
             copies = Copies(
-                self._desk, scene, shape, task, way, steps, lambda stages: self._worth(stages, loads.full, scene)
+                self._desk, scene, shape, task, way, steps, lambda stages: self._judge.worth(stages, loads.full, scene)
             )
             tried, whole = copies.tried(cuts), False
         for each in tried:
@@ -146,9 +132,9 @@ class Solver:
     def _listed(self, scene: Scene, loads: Loads, stages: tuple[Stage, ...]) -> Proof:
         """Of a pipeline that is the best of all that there are, one by one."""
         if self._facts.options.objective == "latency":
-            value = self._alone(stages, loads.full, scene)
+            value = self._judge.alone(stages, loads.full, scene)
             return Proof("latency", value, value, True, 0.0, value)
-        beat, steps = self.beat(stages, loads.full, scene), self._priced(loads, scene)[2]
+        beat, steps = self._judge.beat(stages, loads.full, scene), self._priced(loads, scene)[2]
         value = max(steps * beat.slowest, beat.through)
         return Proof("round", value, value, True, 0.0, value)
 
@@ -167,46 +153,6 @@ class Solver:
         if found is None:  # weights that are held once, and a search that tells memory too strictly
             return Proof(aimed.objective, slowest.value_ms, 0.0, False, 0.0, 0.0)
         return proof_of(aimed.objective, slowest.value_ms, found, exact=whole)
-
-    def _worth(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
-        """What a pipeline is chosen by, the more the better."""
-        if self._facts.options.objective == "latency":
-            return 1e3 / max(self._alone(stages, load, scene), 1e-9)
-        return self._rate(stages, load, scene)
-
-    def _rate(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
-        """Tokens (or calls) per second of a pipeline with the sequences of its load."""
-        if not load.streams:
-            return 0.0
-        each = per_second if self._facts.decoder else calls_per_second
-        return each(self.beat(stages, load, scene), load.streams, len(stages), self._facts.waiting(load.streams))
-
-    def _alone(self, stages: Sequence[Stage], load: Load, scene: Scene) -> float:
-        """What a single user waits for a token, or a call: nobody else is there."""
-        return self.beat(stages, Load(1, load.streams, active=1), scene).through
-
-    def beat(self, stages: Sequence[Stage], load: Load, scene: Scene) -> Beat:
-        """A step of a load in a pipeline of these stages."""
-        key = (tuple(stages), load, scene)
-        if key not in self._beats:
-            self._beats[key] = self._beat(*key)
-        return self._beats[key]
-
-    def _beat(self, stages: Sequence[Stage], load: Load, scene: Scene) -> Beat:
-        slowest = evaluate(self._desk.task(load, scene, "throughput"), stages).bottleneck_ms
-        through = evaluate(self._desk.task(load.passing, scene, "latency"), stages).latency_ms
-        if not any(self._desk.room.groups[stage.kind].head for stage in stages):
-            slowest = max(slowest, load.lanes * self._desk.head_ms(scene, load.each))
-            through += self._desk.head_ms(scene, load.rows)
-        return Beat(slowest, through)
-
-    def rate(self, solution: Solution, streams: int) -> float:
-        """Tokens (or calls) per second of so many sequences (or callers)."""
-        stages, total = solution.shape.stages, 0.0
-        for pipeline, share in zip(solution.pipelines, shares(streams, solution.shape.replicas), strict=True):
-            load = self.load(share, min(solution.shape.replicas, streams), stages)
-            total += self._rate(pipeline, load, solution.scene)
-        return total
 
     def _solution(
         self, shape: Shape, scene: Scene, loads: Loads, found: Sequence[tuple[Stage, ...]], proof: Proof
@@ -234,15 +180,15 @@ class Solver:
             tuple(pipelines),
             _members(self._desk, pipelines),
             rate=0.0,
-            single=1e3 / max(self._alone(pipelines[0], loads.full, scene), 1e-9),
+            single=1e3 / max(self._judge.alone(pipelines[0], loads.full, scene), 1e-9),
             proof=proof,
         )
-        return replace(draft, rate=self.rate(draft, draft.streams))
+        return replace(draft, rate=self._judge.rate_of(draft, draft.streams))
 
     def _turn(self, scene: Scene, loads: Loads, stages: tuple[Stage, ...]) -> tuple[float, float]:
         """The order of pipelines: what serves one soonest first, of equal ones what makes most of a larger share."""
-        gain = self._rate(stages, loads.full, scene) - self._rate(stages, loads.less, scene)
-        return rounded(self._alone(stages, loads.full, scene)), -rounded(gain)
+        gain = self._judge.rate(stages, loads.full, scene) - self._judge.rate(stages, loads.less, scene)
+        return rounded(self._judge.alone(stages, loads.full, scene)), -rounded(gain)
 
     def _straight(self, scene: Scene, loads: Loads, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         """The same with its kinds in their own order as far as that costs nothing: the head's node first."""
@@ -262,7 +208,7 @@ class Solver:
 
     def _all_beats(self, scene: Scene, loads: Loads, stages: Sequence[Stage]) -> list[float]:
         """All that a pipeline is judged by."""
-        beats = [self.beat(stages, load, scene) for load in dict.fromkeys((loads.full, loads.less, loads.alone))]
+        beats = [self._judge.beat(stages, load, scene) for load in dict.fromkeys((loads.full, loads.less, loads.alone))]
         return [rounded(ms) for beat in beats for ms in (beat.slowest, beat.through)]
 
 

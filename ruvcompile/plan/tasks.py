@@ -1,56 +1,22 @@
 """The partition problem of a shape: which kinds of nodes there are, what units cost on them, and what may travel.
 
 A shape fixes how many rows a step has, how many sequences a pipeline must hold, and how many pipelines the head feeds;
-a scene fixes who shares cores. With these, ``task_of`` is what ``partition`` solves.
+a scene fixes who shares cores. With these, ``Desk.task`` is what ``partition`` solves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 
-from ruvcompile.partition.task import UNLIMITED, Hop, Kind, Shared, Stage, Task, Value
+from ruvcompile.partition.task import UNLIMITED, Hop, Kind, Stage, Task, Value
 from ruvcompile.plan.groups import Group, Room
+from ruvcompile.plan.loads import Load
 from ruvcompile.plan.memory import Sizes, activation_bytes, usable
 from ruvcompile.plan.nodes import Member, Scene
 from ruvcompile.plan.shapes import Shape
 from ruvcompile.plan.values import values_of
-
-
-@dataclass(frozen=True)
-class Load:
-    """What a pipeline is asked to do.
-
-    Attributes:
-        rows: of a step; of the largest, where they differ.
-        streams: sequences it holds.
-        lanes: how many pipelines the head feeds.
-        active: steps that are in all rings at a time, so that no more stages work at once; None: all of them do.
-        usual: rows of a step on average, where not all have as many: 8 sequences are steps of 3, 3 and 2.
-    """
-
-    rows: int
-    streams: int
-    lanes: int = 1
-    active: int | None = None
-    usual: float | None = None
-
-    @property
-    def each(self) -> float:
-        """Rows of a step on average."""
-        return self.usual or self.rows
-
-    @property
-    def passing(self) -> Load:
-        """The largest step on its way through one pipeline."""
-        return replace(self, lanes=1, usual=None)
-
-    @property
-    def alone(self) -> bool:
-        """Whether a single sequence (or caller) is all there is."""
-        return self.rows == 1 and self.active == 1
 
 
 class Desk:
@@ -261,40 +227,3 @@ def _sender(one: Group, two: Group) -> Member:
 
 def _way(hop: Hop, size: float) -> float:
     return hop.ms + size * hop.ms_per_byte
-
-
-def joined(task: Task, stages: Sequence[Sequence[int]]) -> Task:
-    """The same task where the items of each stage are one: all that is left to choose is who holds which."""
-    where = {item: number for number, items in enumerate(stages) for item in items}
-    where |= {-1: -1, len(task.item_bytes): len(stages)}
-    values = []
-    for value in task.values:
-        maker = where[value.maker]
-        readers = tuple(sorted({where[reader] for reader in value.readers} - {maker}))
-        if readers or value.kinds is not None:
-            values.append(replace(value, maker=maker, readers=readers))
-    # Later stages come later, whether or not they read anything of the one before.
-    values += [Value(number, (number + 1,), 0) for number in range(len(stages) - 1)]
-    kinds = tuple(
-        replace(
-            kind,
-            item_ms=tuple(sum(kind.item_ms[item] for item in items) for items in stages),
-            barred=frozenset(where[item] for item in kind.barred),
-            item_bytes=tuple(sum(kind.item_bytes[item] for item in items) for items in stages)
-            if kind.item_bytes
-            else (),
-        )
-        for kind in task.kinds
-    )
-    return replace(
-        task,
-        kinds=kinds,
-        item_bytes=tuple(sum(task.item_bytes[item] for item in items) for items in stages),
-        values=tuple(values),
-        shared=tuple(
-            Shared(tuple(sorted({where[reader] for reader in each.readers})), each.size) for each in task.shared
-        ),
-    )
-
-
-__all__ = ["Desk", "Load", "Scene", "joined"]

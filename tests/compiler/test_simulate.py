@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ruvcompile.forecast import Forecast, HopForecast, PipelineForecast, StageForecast
-from ruvcompile.plan.forecasts import chunks_of
 from ruvcompile.plan.memory import CHUNK
 from ruvcompile.plan.pace import first_token_ms
+from ruvcompile.plan.times import chunks_of
 from ruvcompile.simulate import Absence, Lengths, Load, Outcome, simulate, simulation, timeline
 from ruvcompile.simulate.away import limit_ms
 from ruvcompile.simulate.figures import figures, paces, percentile, waits
