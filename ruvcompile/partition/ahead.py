@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ruvcompile.partition.fields import Floats
+from ruvcompile.partition.arrays import Floats
 from ruvcompile.partition.relaxed import Prices
 from ruvcompile.partition.trial import Nodes, Search, State
 

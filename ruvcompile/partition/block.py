@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Bits = npt.NDArray[np.uint64]
+from ruvcompile.partition.arrays import Bits, Bools, Ints
 
 LONGEST = 4096
 """Rounds that a search has the time for; each costs tens of microseconds whatever its size."""
@@ -41,15 +39,15 @@ class Shape:
     levels: tuple[Round, ...]
     top: Round
 
-    def holds_all(self, items: Sequence[int]) -> npt.NDArray[np.bool_]:
+    def holds_all(self, items: Sequence[int]) -> Bools:
         """Of each downset, whether it has all of ``items`` (numbers within the block)."""
         mask = _mask(items, self.bits.shape[1])
-        found: npt.NDArray[np.bool_] = np.all((self.bits & mask) == mask, axis=1)
+        found: Bools = np.all((self.bits & mask) == mask, axis=1)
         return found
 
-    def holds_any(self, items: Sequence[int]) -> npt.NDArray[np.bool_]:
+    def holds_any(self, items: Sequence[int]) -> Bools:
         """Of each downset, whether it has any of ``items`` (numbers within the block)."""
-        found: npt.NDArray[np.bool_] = np.any(self.bits & _mask(items, self.bits.shape[1]) != 0, axis=1)
+        found: Bools = np.any(self.bits & _mask(items, self.bits.shape[1]) != 0, axis=1)
         return found
 
 
@@ -136,4 +134,4 @@ def _mask(items: Sequence[int], words: int) -> Bits:
     return found
 
 
-__all__ = ["LONGEST", "Bits", "Ints", "Round", "Shape", "shape_of"]
+__all__ = ["LONGEST", "Round", "Shape", "shape_of"]

@@ -24,9 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ruvcompile.partition.fields import Floats
+from ruvcompile.partition.arrays import Floats
 from ruvcompile.partition.task import Task
 from ruvcompile.partition.trial import Nodes
 
@@ -122,7 +121,7 @@ def _solved(
     times = csr_matrix((np.where(allowed, ms / scale, 0.0).ravel(), (at % kinds, at)), shape=(kinds, items * kinds))
     sizes = csr_matrix((np.repeat(rows.size / unit, kinds), (at % kinds, at)), shape=(kinds, items * kinds))
     bounds: list[tuple[float, float | None]] = [(0.0, None if ok else 0.0) for ok in allowed.ravel()]
-    limits: npt.NDArray[np.float64]
+    limits: Floats
     if throughput:
         matrix = vstack([hstack([times, csr_matrix(-counts[:, None])]), hstack([sizes, csr_matrix((kinds, 1))])])
         limits = np.concatenate([-counts * stage / scale, counts * room / unit])

@@ -28,7 +28,8 @@ from itertools import pairwise
 import numpy as np
 
 from ruvcompile.partition.alike import in_turn
-from ruvcompile.partition.fields import Floats, Ints, barred_items, needs_of
+from ruvcompile.partition.arrays import Floats, Ints
+from ruvcompile.partition.fields import barred_items, needs_of
 from ruvcompile.partition.lattice import Lattice, downset_count, known_lattice, known_waists
 from ruvcompile.partition.task import Shared, Task
 

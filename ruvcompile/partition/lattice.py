@@ -26,7 +26,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ruvcompile.partition.block import Ints, Round, Shape, shape_of
+from ruvcompile.partition.arrays import Ints
+from ruvcompile.partition.block import Round, Shape, shape_of
 
 _WIDEST_WAIST = 16
 _MOST_BYTES = 2**28  # for the bits of one block's downsets
@@ -211,4 +212,4 @@ def _spans(step: Round) -> Ints:
     return np.diff(np.append(step.starts, len(step.sources)))
 
 
-__all__ = ["Ints", "Lattice", "Round", "downset_count", "known_lattice", "known_waists", "lattice_of", "waists_of"]
+__all__ = ["Lattice", "Round", "downset_count", "known_lattice", "known_waists", "lattice_of", "waists_of"]

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ruvcompile.partition.ahead import ahead
-from ruvcompile.partition.fields import Floats
+from ruvcompile.partition.arrays import Floats
 from ruvcompile.partition.relaxed import Prices
 from ruvcompile.partition.ties import Spare, quickest
 from ruvcompile.partition.trial import Nodes, Path, Search, State

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ruvcompile.partition.arrays import Floats
 from ruvcompile.partition.bound import MOST_STEPS, Rows, rows_of
-from ruvcompile.partition.fields import Floats
 from ruvcompile.partition.task import Task
 from ruvcompile.partition.trial import Nodes
 

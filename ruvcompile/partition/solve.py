@@ -6,7 +6,7 @@ times of actual stages or links, and when they meet nothing lies between: the re
 narrows the interval by half or more, in practice a dozen of them are enough. Several questions (the best for each set
 of nodes) share their trials. For latency one pass answers everything.
 
-Memory is told too loosely first (``fields`` says why): a partition found so that truly fits is the best. Where it does
+Memory is told too loosely first (``limits`` says why): a partition found so that truly fits is the best. Where it does
 not fit, memory is told too strictly, and the first answer stays as the bound.
 
 Neither the order in which kinds are listed nor their names matter: they are sorted by what they cost first.
@@ -38,7 +38,7 @@ def best(task: Task, stages: int | None = None) -> Partition | None:
     """The best partition into ``stages`` stages (None: into any number); None where none was found.
 
     Of equal bottlenecks it is the one with the least latency. With weights that are held once
-    (``fields``), a partition that just fits may be missed; what is given always fits, and its bound is true.
+    (``limits``), a partition that just fits may be missed; what is given always fits, and its bound is true.
     """
     return best_each(task, [sets_of(task, stages)])[0]
 

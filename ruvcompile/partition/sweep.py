@@ -22,12 +22,13 @@ without ever looking at pairs. Three facts make it a matter of a few passes:
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from ruvcompile.partition.fields import Bools, Fields, Limits, summed
-from ruvcompile.partition.lattice import Ints, Round
+from ruvcompile.partition.arrays import Bools, Ints, Ranks
+from ruvcompile.partition.fields import Fields
+from ruvcompile.partition.lattice import Round
+from ruvcompile.partition.limits import Limits
+from ruvcompile.partition.sums import summed
 
-Ranks = npt.NDArray[np.int32]
 
 _SHIFT, _BITS = 32, 20
 _BEYOND, _WHOLE = (1 << _BITS) - 1, (1 << 2 * _BITS) - 1

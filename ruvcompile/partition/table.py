@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from ruvcompile.partition.fields import Bools, Fields, Floats, Ints, fields_of, needs_of
+from ruvcompile.partition.arrays import Bools, Floats, Ints
+from ruvcompile.partition.fields import Fields, fields_of, needs_of
 from ruvcompile.partition.lattice import Lattice, known_lattice
 from ruvcompile.partition.task import Task
 
@@ -54,7 +54,7 @@ class Table:
         held = self._members()
         first, last = self.cuts[:, :-1], self.cuts[:, 1:]
 
-        def within(items: npt.NDArray[np.int64]) -> Ints:
+        def within(items: Ints) -> Ints:
             sums = held @ items
             return np.asarray(sums[last] - sums[first])
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ruvcompile.partition.fields import Bools, Floats, summed
-from ruvcompile.partition.lattice import Ints
+from ruvcompile.partition.arrays import Bools, Floats, Ints
+from ruvcompile.partition.sums import summed
 from ruvcompile.partition.trial import Nodes, Path, Search, State, Trial
 
 _PAIRS = 4_000_000

@@ -23,8 +23,11 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from ruvcompile.partition.fields import Bools, Fields, Floats, Limits, summed
-from ruvcompile.partition.sweep import Ints, Ranks, Sweep
+from ruvcompile.partition.arrays import Bools, Floats, Ints, Ranks
+from ruvcompile.partition.fields import Fields
+from ruvcompile.partition.limits import Limits
+from ruvcompile.partition.sums import summed
+from ruvcompile.partition.sweep import Sweep
 from ruvcompile.partition.task import Hop
 
 Nodes = tuple[int, ...]

@@ -15,7 +15,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from ruvcompile.partition import Stage, Task
-from ruvcompile.partition.fields import Floats, Ints
+from ruvcompile.partition.arrays import Floats, Ints
 from ruvcompile.partition.joined import joined
 from ruvcompile.partition.table import Table, table_of
 from ruvcompile.plan.loads import Load, Loads
