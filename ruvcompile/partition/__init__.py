@@ -2,9 +2,10 @@
 
 ``task`` has the nouns, ``weigh`` says what a given partition costs, ``solve`` finds the one with the least bottleneck
 or latency, ``front`` the one with the shortest round, which is limited by both, and ``table`` lists them all where they
-are few. Beneath: ``lattice`` (all downsets of the graph), ``fields`` (what each costs), ``sweep`` (the best beginning
-of a stage, for all ends at once), ``trial`` (one pass over all sets of nodes), ``ties``, ``bound`` and ``relaxed``
-(what nothing can beat) and ``contract`` (what is done when there are too many downsets).
+are few. Beneath: ``lattice`` (all downsets of the graph), ``fields`` and ``limits`` (what each costs, in time and in
+memory), ``sweep`` (the best beginning of a stage, for all ends at once), ``trial`` (one pass over all ``states``, the
+sets of nodes), ``ties`` (the quickest within a bound), ``bound`` and ``relaxed`` (what nothing can beat) and
+``contract`` (what is done when there are too many downsets).
 """
 
 from ruvcompile.partition.front import Ask, Round, rounds

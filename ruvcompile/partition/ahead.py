@@ -21,7 +21,8 @@ import numpy as np
 
 from ruvcompile.partition.arrays import Floats
 from ruvcompile.partition.relaxed import Prices
-from ruvcompile.partition.trial import Nodes, Search, State
+from ruvcompile.partition.states import Nodes, State, rising
+from ruvcompile.partition.trial import Search
 
 
 def ahead(
@@ -43,7 +44,7 @@ def ahead(
 def _left(search: Search, ways: Search, wanted: Sequence[Nodes], bound: float, prices: Prices) -> dict[State, Floats]:
     way, rests = ways.fields, dict[State, Floats]()
     starts: dict[State, Floats] = {}
-    for kind, states in reversed(list(ways.rising(wanted))):
+    for kind, states in reversed(list(rising(wanted))):
         for state in states:
             rests[state] = _rest(ways, state, wanted, starts)
         if sum(states[0][0]) == 1:

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ruvcompile.partition.arrays import Floats
+from ruvcompile.partition.states import Nodes
 from ruvcompile.partition.task import Task
-from ruvcompile.partition.trial import Nodes
 
 _CAREFUL = 1 - 1e-12
 """Sums of the same times in another order differ in the last digits."""

@@ -24,8 +24,9 @@ from ruvcompile.partition.kinds import in_order, listed
 from ruvcompile.partition.narrow import Ask, Narrowing, Span
 from ruvcompile.partition.relaxed import Prices, Relaxed
 from ruvcompile.partition.solve import Answers, renamed, room_for, weighed
+from ruvcompile.partition.states import Nodes
 from ruvcompile.partition.task import Partition, Task
-from ruvcompile.partition.trial import Nodes, Search
+from ruvcompile.partition.trial import Search
 from ruvcompile.partition.weigh import evaluate, objections
 
 _MOST_SETS = 64

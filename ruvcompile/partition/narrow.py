@@ -29,9 +29,11 @@ from dataclasses import dataclass, field, replace
 
 from ruvcompile.partition.ahead import ahead
 from ruvcompile.partition.arrays import Floats
+from ruvcompile.partition.path import Path
 from ruvcompile.partition.relaxed import Prices
+from ruvcompile.partition.states import Nodes, State
 from ruvcompile.partition.ties import Spare, quickest
-from ruvcompile.partition.trial import Nodes, Path, Search, State
+from ruvcompile.partition.trial import Search
 
 _MOST_TRIALS, _FEWEST_TRIALS, _NUMBERS = 100, 4, 20_000_000
 """Trials, and numbers that they may look at: one per downset and state."""

@@ -23,8 +23,8 @@ import numpy as np
 
 from ruvcompile.partition.arrays import Floats
 from ruvcompile.partition.bound import MOST_STEPS, Rows, rows_of
+from ruvcompile.partition.states import Nodes
 from ruvcompile.partition.task import Task
-from ruvcompile.partition.trial import Nodes
 
 _CAREFUL = 1 - 1e-12
 _CHEAPEST_WAY = 1e-3

@@ -23,9 +23,11 @@ from ruvcompile.partition.bound import lower_bound, rows_of
 from ruvcompile.partition.contract import Ground, ground_of
 from ruvcompile.partition.fields import fields_of
 from ruvcompile.partition.kinds import in_order
+from ruvcompile.partition.path import Path
+from ruvcompile.partition.states import Nodes, finals
 from ruvcompile.partition.task import Partition, Stage, Task
 from ruvcompile.partition.ties import quickest
-from ruvcompile.partition.trial import Nodes, Path, Search
+from ruvcompile.partition.trial import Search
 from ruvcompile.partition.weigh import evaluate, objections
 
 _ABOUT, _EQUAL = 1 + 1e-9, 1 + 1e-12
@@ -172,7 +174,7 @@ class Answers:
         open_ = [span for span in spans if span.low <= bound and (span.path is None or bound < span.high)]
         trial = self._search.reach(bound, {nodes for span in open_ for nodes in span.nodes})
         for span in open_:
-            ends = [state for state in self._search.finals(span.nodes) if trial.ends[state][-1]]
+            ends = [state for state in finals(span.nodes) if trial.ends[state][-1]]
             if not ends:
                 nearest = min(self._search.nearest(trial, nodes) for nodes in span.nodes)
                 span.low = max(nearest, math.nextafter(bound, math.inf))

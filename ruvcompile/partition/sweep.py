@@ -29,7 +29,6 @@ from ruvcompile.partition.lattice import Round
 from ruvcompile.partition.limits import Limits
 from ruvcompile.partition.sums import summed
 
-
 _SHIFT, _BITS = 32, 20
 _BEYOND, _WHOLE = (1 << _BITS) - 1, (1 << 2 * _BITS) - 1
 """Ranks are smaller than the first: there are never more downsets. The second is two of them side by side."""
@@ -243,4 +242,4 @@ def _only(step: Round, kept: Bools) -> Round:
     return Round(step.targets[kept], step.sources[steps], step.items[steps], starts)
 
 
-__all__ = ["Ints", "Ranks", "Sweep"]
+__all__ = ["Sweep"]

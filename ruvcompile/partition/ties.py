@@ -22,8 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ruvcompile.partition.arrays import Bools, Floats, Ints
+from ruvcompile.partition.path import Path
+from ruvcompile.partition.states import Nodes, State, rising
 from ruvcompile.partition.sums import summed
-from ruvcompile.partition.trial import Nodes, Path, Search, State, Trial
+from ruvcompile.partition.trial import Search, Trial
 
 _PAIRS = 4_000_000
 """Of a kind and as many nodes: so many are looked at in any case."""
@@ -85,7 +87,7 @@ def quickest(
     """
     reached, trial, goals = search.reach(bound, wanted), Trial(bound), np.array(sorted(wanted))
     beyond, whole = min((search.nearest(reached, nodes) for nodes in wanted), default=math.inf), True
-    for kind, states in ways.rising(wanted):
+    for kind, states in rising(wanted):
         took, begun, scores = ways.shortest(trial, kind, states, goals)
         pairs = _Pairs(search, kind, bound, spare or Spare(0))
         stage = search.fields.ends[kind][:, None] - search.fields.begins[kind][begun]

@@ -17,54 +17,21 @@ latency: the best beginning is the one with the smallest latency so far, less it
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, product
 
 import numpy as np
 
 from ruvcompile.partition.arrays import Bools, Floats, Ints, Ranks
 from ruvcompile.partition.fields import Fields
 from ruvcompile.partition.limits import Limits
+from ruvcompile.partition.path import Path
+from ruvcompile.partition.states import Nodes, State, finals, may_follow, rising, within
 from ruvcompile.partition.sums import summed
 from ruvcompile.partition.sweep import Sweep
-from ruvcompile.partition.task import Hop
-
-Nodes = tuple[int, ...]
-State = tuple[Nodes, int]
-
 
 _CAREFUL = 1 - 1e-9
 """Sums of the same times in another order differ in the last digits."""
-
-
-@dataclass(frozen=True)
-class Path:
-    """Stages as (kind, first downset, last downset), and what was to be small."""
-
-    stages: tuple[tuple[int, int, int], ...]
-    value: float
-
-    def hops(self, fields: Fields) -> list[tuple[Hop, float]]:
-        """The ways between the stages, and the bytes that go there."""
-        return [
-            (fields.task.hop(one, two), float(fields.crossing[cut]))
-            for (one, _, cut), (two, _, _) in pairwise(self.stages)
-        ]
-
-    def busiest(self, fields: Fields) -> float:
-        """The time of the slowest stage or link."""
-        links = [size * hop.ms_per_byte for hop, size in self.hops(fields)]
-        return max(self._times(fields) + links)
-
-    def through(self, fields: Fields) -> float:
-        """The latency, from the head and back."""
-        links = [hop.ms + size * hop.ms_per_byte for hop, size in self.hops(fields)]
-        ends = fields.task.ends_ms(self.stages[0][0], self.stages[-1][0])
-        return sum(self._times(fields)) + sum(links) + ends
-
-    def _times(self, fields: Fields) -> list[float]:
-        return [float(fields.ends[kind][last] - fields.begins[kind][first]) for kind, first, last in self.stages]
 
 
 @dataclass
@@ -84,11 +51,11 @@ class Search:
     def __init__(self, fields: Fields, limits: tuple[Limits | None, ...]) -> None:
         self.fields = fields
         self.limits = limits
-        self._kinds = range(len(fields.task.kinds))
-        self.sweeps = [Sweep(fields, kind, limits[kind]) for kind in self._kinds]
+        kinds = range(len(fields.task.kinds))
+        self.sweeps = [Sweep(fields, kind, limits[kind]) for kind in kinds]
         last = np.arange(fields.lattice.count)
         # Of equal ones the first downset has the greater rank.
-        self._sorted = [np.lexsort((-last, fields.begins[kind])) for kind in self._kinds]
+        self._sorted = [np.lexsort((-last, fields.begins[kind])) for kind in kinds]
         self._ranks = [_places(order) for order in self._sorted]
         task = fields.task
         times = np.array([kind.item_ms for kind in task.kinds]).reshape(len(task.kinds), -1)
@@ -102,7 +69,7 @@ class Search:
         """What can be reached on the way to any of ``wanted`` with no resource busier than ``bound``."""
         fields, trial = self.fields, Trial(bound)
         goals, least_bounds = np.array(sorted(wanted)), dict[Nodes, Floats]()
-        for kind, states in self.rising(wanted):
+        for kind, states in rising(wanted):
             begins = [self._openings(trial, state) for state in states]
             mask = np.stack([opening for opening, _ in begins], axis=1)
             ranks = np.where(mask, self._ranks[kind][:, None], np.int32(-1))
@@ -128,7 +95,7 @@ class Search:
     def least(self, wanted: Collection[Nodes]) -> Trial:
         """The least latency of every downset with every state on the way to any of ``wanted``."""
         trial, goals = Trial(), np.array(sorted(wanted))
-        for kind, states in self.rising(wanted):
+        for kind, states in rising(wanted):
             took, begun, _ = self.shortest(trial, kind, states, goals)
             for column, state in enumerate(states):
                 took[np.isinf(self._least_bound(state[0], goals)), column] = math.inf
@@ -159,14 +126,14 @@ class Search:
     def quickest(self, trial: Trial, wanted: Collection[Nodes]) -> tuple[Path | None, float]:
         """The path over any of ``wanted`` with the least latency, and that; ``trial`` is what ``least`` found."""
         leave = self.fields.task.leave_ms
-        ends = [state for state in self.finals(wanted) if trial.ends[state][-1]]
+        ends = [state for state in finals(wanted) if trial.ends[state][-1]]
         took = {state: float(trial.took[state][-1]) + (leave[state[1]] if leave else 0.0) for state in ends}
         state = min(ends, key=lambda each: rounded(took[each]), default=None)
         return (None, math.inf) if state is None else (self.path(trial, state), took[state])
 
     def nearest(self, trial: Trial, nodes: Nodes) -> float:
         """No bound below this one leads ``nodes`` further than the trial's did."""
-        return min((least for part, least in trial.nearest.items() if _within(part, nodes)), default=math.inf)
+        return min((least for part, least in trial.nearest.items() if within(part, nodes)), default=math.inf)
 
     def path(self, trial: Trial, state: State) -> Path:
         """How a state got to the end."""
@@ -189,7 +156,7 @@ class Search:
         """The state that ends where a stage begins: the fastest one, else the first."""
         task, crossing = self.fields.task, self.fields.crossing[downset]
         found: list[tuple[float, State]] = []
-        for earlier in self.earlier(state):
+        for earlier in may_follow(state):
             hop = task.hop(earlier[1], state[1])
             if trial.ends[earlier][downset] and crossing * hop.ms_per_byte <= trial.bound:
                 took = trial.took[earlier][downset] if trial.took else 0.0
@@ -202,26 +169,6 @@ class Search:
         if size == 1:
             return sweep.best_first(ranks)
         return sweep.best_last(ranks) if size == int(goals.sum(1).max()) else sweep.best(ranks)
-
-    def finals(self, wanted: Collection[Nodes]) -> list[State]:
-        """The states in which all nodes of one of ``wanted`` are used."""
-        return [(nodes, kind) for nodes in wanted for kind in self._kinds if nodes[kind]]
-
-    def earlier(self, state: State) -> list[State]:
-        """The states that a state may follow."""
-        nodes, kind = state
-        rest = tuple(number - (each == kind) for each, number in enumerate(nodes))
-        return [(rest, each) for each in self._kinds if rest[each]]
-
-    def rising(self, wanted: Collection[Nodes]) -> Iterator[tuple[int, list[State]]]:
-        """Kinds with their states, those of fewer nodes first."""
-        parts = {part for nodes in wanted for part in product(*(range(number + 1) for number in nodes))}
-        for size in range(1, 1 + max((sum(part) for part in parts), default=0)):
-            those = sorted(part for part in parts if sum(part) == size)
-            for kind in self._kinds:
-                states = [(part, kind) for part in those if part[kind]]
-                if states:
-                    yield kind, states
 
     def _least_bound(self, nodes: Nodes, goals: Ints) -> Floats:
         """At each downset, a bound below which the nodes that are left cannot finish; infinite where they never can."""
@@ -245,7 +192,7 @@ class Search:
         if sum(nodes) == 1:
             found[0] = opens[0]
             return found, beyond
-        for earlier in self.earlier(state):
+        for earlier in may_follow(state):
             hop = self.fields.task.hop(earlier[1], kind)
             possible = trial.ends[earlier] & opens
             if hop.ms_per_byte:
@@ -265,7 +212,7 @@ class Search:
             if opens[0]:
                 found[0] = task.enter_ms[kind] if task.enter_ms else 0.0
             return found
-        for earlier in self.earlier(state):
+        for earlier in may_follow(state):
             hop = task.hop(earlier[1], kind)
             link = self.fields.crossing * hop.ms_per_byte
             link[link > trial.bound] = math.inf
@@ -283,7 +230,3 @@ def _places(order: Ints) -> Ranks:
 def rounded(value: float) -> float:
     """Sums of the same times in another order differ in the last digits."""
     return float(f"{value:.12g}")
-
-
-def _within(part: Nodes, nodes: Nodes) -> bool:
-    return all(few <= many for few, many in zip(part, nodes, strict=True))

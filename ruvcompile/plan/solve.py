@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ruvcompile.partition import Ask, Partition, Stage, Task, best_each, evaluate, objections, rounds, sets_of
 from ruvcompile.partition.joined import joined
-from ruvcompile.partition.trial import Nodes
+from ruvcompile.partition.states import Nodes
 from ruvcompile.plan.copies import Copies
 from ruvcompile.plan.every import allowed, every_choice
 from ruvcompile.plan.judge import Judge
