@@ -29,49 +29,27 @@ stage, and several threads would only take turns at the interpreter.
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Protocol
+from typing import Any
 
 from ruvrun.elements import Value
 from ruvrun.engine import Engine, Request
 from ruvrun.errors import InputError, UnreachableError
-from ruvrun.frames import Counters, Failed, Message, Ring, Run, Sampled, State
+from ruvrun.frames import Counters, Failed, Message, Run, Sampled, State
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.calls import Call, Calls
+from ruvrun.pipeline.head_links import HeadLinks
 from ruvrun.pipeline.health import Health
 from ruvrun.pipeline.lane import Event as Event
-from ruvrun.pipeline.lane import Lane, OnEvent, Tensors, Told, absence_of, patience_of, stage_lost
+from ruvrun.pipeline.lane import Lane, OnEvent, Tensors, Told, absence_of, patience_of, stage_lost, tell
 from ruvrun.pipeline.spread import come_back, least_busy, leave, level, overdue
+from ruvrun.pipeline.tally import Tally
 
 _STOPPING = "the service is stopping"
-_log = logging.getLogger("ruvrun")
-
-
-class Links(Protocol):
-    """What the driver needs of the ring: all methods but ``wake`` are called in the driver's thread only."""
-
-    def connect(self) -> None:
-        """Bind, and begin to connect to every stage; returns at once."""
-
-    def poll(self, timeout: float | None) -> Sequence[tuple[Message, Tensors, int]]:
-        """What came, as ``Ring.poll`` tells it."""
-
-    def send(self, message: Ring, tensors: Tensors, pipeline: int) -> None:
-        """Send to stage 0 of this pipeline; never blocks."""
-
-    def ask(self, reset: bool) -> None:
-        """Ask every stage for its counters; the answers come out of ``poll``."""
-
-    def wake(self) -> None:
-        """Make ``poll`` return. Safe in any thread."""
-
-    def close(self) -> None:
-        """Close every link."""
 
 
 class Driver:
@@ -88,7 +66,7 @@ class Driver:
     def __init__(
         self,
         manifest: Manifest,
-        ring: Links,
+        ring: HeadLinks,
         *work: Engine | Calls,
         on_change: Callable[[str, str, str], None] = lambda _name, _state, _why: None,
         serving: bool = False,
@@ -104,9 +82,7 @@ class Driver:
         self._health = Health(manifest.pipeline)
         self._lock = threading.RLock()
         self._ids = itertools.count(1)
-        self._ask: bool | None = None
-        self._counters: dict[str, Counters] = {}
-        self._counted = threading.Event()
+        self._tally = Tally(len(self._health.nodes))
         self._all_ready = threading.Event()
         self._stopping = False
         self._broken: BaseException | None = None
@@ -213,13 +189,11 @@ class Driver:
     def counters(self, *, reset: bool = False, timeout: float = 5.0) -> dict[str, Counters]:
         """Every stage's counters since the last reset, by node name; a stage that does not answer is left out."""
         with self._lock:
-            self._counters = {}
-            self._counted.clear()
-            self._ask = reset
+            self._tally.begin(reset)
         self._ring.wake()
-        self._counted.wait(timeout)
+        self._tally.wait(timeout)
         with self._lock:
-            return dict(self._counters)
+            return self._tally.found()
 
     def wait_end(self) -> None:
         """Wait until the thread has ended; raises what ended it, if that was not ``stop``."""
@@ -241,12 +215,12 @@ class Driver:
             with self._lock:
                 for lane in self._lanes:
                     told += lane.lose(why)
-            self._tell(told)
+            tell(told)
             self._all_ready.set()
             self._ring.close()
 
     def _loop(self) -> None:
-        ring, lock, lanes = self._ring, self._lock, self._lanes
+        ring, lock, lanes, tally = self._ring, self._lock, self._lanes, self._tally
         several = len(lanes) > 1
         told: Told = []
         while not self._stopping:
@@ -258,11 +232,11 @@ class Driver:
                     ring.send(message, tensors, lane.number)
                 if lane.due is not None and (due is None or lane.due < due):
                     due = lane.due
-            if self._ask is not None:
-                ring.ask(self._ask)
-                self._ask = None
+            if tally.due is not None:
+                ring.ask(tally.due)
+                tally.due = None
             if told:
-                self._tell(told)
+                tell(told)
             arrived = ring.poll(None if due is None else max(0.0, due - time.monotonic()))
             told = []
             with lock:
@@ -277,7 +251,7 @@ class Driver:
                         told += overdue(lane, lanes, now)
                 if several:
                     level(lanes)
-        self._tell(told)
+        tell(told)
 
     def _receive(self, message: Message, tensors: Tensors, lane: Lane) -> Told:
         if isinstance(message, Run):
@@ -288,9 +262,7 @@ class Driver:
             if why := lane.failed(message):
                 return leave(lane, self._lanes, why)
         elif isinstance(message, Counters):
-            self._counters[message.node] = message
-            if len(self._counters) == len(self._health.nodes):
-                self._counted.set()
+            self._tally.note(message)
         return []
 
     def _changed(self, message: State, lane: Lane) -> Told:
@@ -307,13 +279,6 @@ class Driver:
             stage = self._health.nodes[message.node].stage
             return leave(lane, self._lanes, f"{message.node} (stage {stage}) was lost: {message.why or message.state}")
         return []
-
-    def _tell(self, told: Told) -> None:
-        for caller, event in told:
-            try:
-                caller(event)
-            except Exception:  # noqa: BLE001 - a caller's bug must not end everyone else's requests
-                _log.exception("a request's callback failed")
 
     def _choose(self, prompt: tuple[int, ...] = ()) -> Lane:
         """The lane that gets the next request."""

@@ -16,6 +16,7 @@ call are plain loops.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 
@@ -35,6 +36,7 @@ PAUSE = 2.0  # by then a link's heartbeat has told of a neighbour that stands st
 # Of a stage that comes back: a process that is started again, and bytes that are hashed, read and packed in a second.
 _RESTART = 30.0
 _LOADED = 50e6
+_log = logging.getLogger("ruvrun")
 
 
 class Lane:
@@ -191,6 +193,15 @@ class Lane:
         self._in_ring -= 1
         self.due = time.monotonic() + self.patience if self._in_ring else None
         return True
+
+
+def tell(told: Told) -> None:
+    """Call whom it concerns; one caller's bug does not end everyone else's requests."""
+    for caller, event in told:
+        try:
+            caller(event)
+        except Exception:  # noqa: BLE001 - whatever a callback raises is its own
+            _log.exception("a request's callback failed")
 
 
 def stage_lost(why: str) -> UnreachableError:
