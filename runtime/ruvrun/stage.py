@@ -27,10 +27,11 @@ from ruvrun.bundle import requires
 from ruvrun.errors import RuvError
 from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State, Step
 from ruvrun.machine import peak_bytes
-from ruvrun.manifest import LOCAL, Manifest
+from ruvrun.manifest import Manifest
 from ruvrun.pipeline.health import READY
-from ruvrun.pipeline.links import Address, Links, Lost, Opened, Received, Tensors
+from ruvrun.pipeline.links import Links, Lost, Opened, Received, Tensors
 from ruvrun.pipeline.loading import load_worker
+from ruvrun.pipeline.seat import seat_of
 from ruvrun.pipeline.sockets import open_sockets
 from ruvrun.pipeline.worker import Worker
 from ruvrun.placement import Endpoints
@@ -119,26 +120,14 @@ class Stage:
         requires: Mapping[str, str] = {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        place = manifest.place_of(node)
-        assert place is not None
-        nodes = [placed.node for placed in manifest.pipeline[place[0]].stages]
-        index, head = nodes.index(node), manifest.head.node
-        self._node, self._index = node, index
-        several = f" in pipeline {place[0]}" if len(manifest.pipeline) > 1 else ""
-        self._place = f"stage {index} of {len(nodes)}{several}"
-        at = endpoints.head
-        self._head = f"{head} ({'this machine' if at.host == LOCAL else f'{at.host}:{at.port}'})"
-        last = index == len(nodes) - 1
-        self._next = head if last else nodes[index + 1]
-        to = endpoints.head if last else endpoints.nodes[self._next]
-        address: Address = (to.host, to.port)
-        here = endpoints.nodes[node]
+        self._node, self._seat = node, seat_of(manifest, node, endpoints)
+        self._next = self._seat.next
         self._links = Links(
             transport,
             Self(manifest.protocol, manifest.id, node, STAGE, ruvrun.__version__, requires),
-            listen=(here.host, here.port),
-            calls={self._next: (HEAD if last else STAGE, address)},
-            expected={HEAD: [head], STAGE: nodes[index - 1 : index] if index else []},
+            listen=self._seat.listens,
+            calls=self._seat.calls,
+            expected=self._seat.expects,
             clock=clock,
         )
         self._load, self._say, self._clock = load, say, clock
@@ -240,7 +229,7 @@ class Stage:
                 self._head_link = happened.peer
                 self._to_head(self._state)
                 self._joined()
-            if (happened.role == HEAD) == (self._index == 0):
+            if (happened.role == HEAD) == self._seat.first:
                 self._before_link = happened.peer.link
         elif happened.refused:
             self._tell(f"refused: {happened.why}")
@@ -277,7 +266,7 @@ class Stage:
 
     def _joined(self) -> None:
         if self._state.state == READY and self._head_link is not None:
-            self._tell(f"joined: {self._node}, {self._place}, head {self._head}")
+            self._tell(f"joined: {self._node}, {self._seat.place}, head {self._seat.head}")
 
     def _tell(self, line: str) -> None:
         """Say a line, unless it was the last one that was said."""
