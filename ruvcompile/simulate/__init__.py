@@ -25,8 +25,9 @@ from ruvcompile.options import Options
 from ruvcompile.simulate.away import in_time, limit_ms, nodes_may_be_away
 from ruvcompile.simulate.figures import figures
 from ruvcompile.simulate.load import Lengths, Load
+from ruvcompile.simulate.nouns import Absence, Outcome
 from ruvcompile.simulate.ring import HEAD, Span
-from ruvcompile.simulate.service import Absence, Outcome, simulate
+from ruvcompile.simulate.service import simulate
 from ruvcompile.simulate.timeline import timeline
 
 USERS = 30

@@ -19,7 +19,8 @@ from dataclasses import replace
 from ruvcompile.forecast import Forecast, PipelineForecast
 from ruvcompile.simulate.figures import percentile, waits
 from ruvcompile.simulate.load import Load
-from ruvcompile.simulate.service import Absence, Outcome, simulate
+from ruvcompile.simulate.nouns import Absence, Outcome
+from ruvcompile.simulate.service import simulate
 
 ALWAYS_IN_TIME_MS = 10_000.0
 ALWAYS_IN_TIME_CALL_MS = 1_000.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from ruvcompile.forecast import Forecast
 from ruvcompile.simulate.load import Load
-from ruvcompile.simulate.service import Outcome
+from ruvcompile.simulate.nouns import Outcome
 
 
 def figures(forecast: Forecast, load: Load, outcome: Outcome) -> dict[str, Any]:
