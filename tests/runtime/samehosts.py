@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
-from ruvrun.transport import Came, Down, Event, Transport, Up, packets, ring
+from ruvrun.transport import Came, Transport, Up, packets, ring
 from ruvrun.transport.connection import address_of, packet_socket
 from ruvrun.transport.outgoing import Timing
 from ruvrun.transport.samehost import SameHost
+from tests.runtime.transports import LONG
 
-LONG = 20.0  # a safety net: nothing waits for a time to pass
 QUICK = Timing(beat=0.05, silence=0.2, retry=(0.02, 0.1))
 
 
 @contextlib.contextmanager
-def process(node: str, **options: object) -> Iterator[SameHost]:
-    transport = SameHost(node, ["a", "b", "c"], timing=QUICK, **options)  # type: ignore[arg-type] # a test's options
+def process(node: str, known: Sequence[str] = ("a", "b", "c"), **options: object) -> Iterator[SameHost]:
+    transport = SameHost(node, known, timing=QUICK, **options)  # type: ignore[arg-type] # a test's options
     try:
         yield transport
     finally:
@@ -34,20 +33,6 @@ def linked(**options: object) -> Iterator[tuple[SameHost, SameHost, int]]:
         first.connect("b", "local", number)
         assert first.receive(LONG) == [Up("b")]
         yield first, second, number
-
-
-def wait_for(transport: Transport, wanted: Callable[[Event], bool]) -> Event:
-    """The first event that is wanted; those before it are dropped."""
-    until = time.monotonic() + LONG
-    while time.monotonic() < until:
-        for event in transport.receive(0.1):
-            if wanted(event):
-                return event
-    raise AssertionError("it did not happen")
-
-
-def is_down(event: Event) -> bool:
-    return isinstance(event, Down)
 
 
 def frames_of(transport: Transport) -> Iterator[list[bytes]]:

@@ -16,7 +16,8 @@ import pytest
 
 from ruvrun.transport import Peer, packets, ring
 from ruvrun.transport.connection import address_of, packet_socket
-from tests.runtime.samehosts import LONG, calling, first_frame, frames_of, linked
+from tests.runtime.samehosts import calling, first_frame, frames_of, linked
+from tests.runtime.transports import LONG
 
 
 def is_hung_up(on: socket.socket) -> bool:
