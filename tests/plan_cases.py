@@ -1,32 +1,20 @@
 """Small fleets and graphs with made-up costs, and the best plan of each by trying everything, priced by hand.
 
 A case knows nothing of the planner: what a plan costs is told here again, as README and the manifest tell it, and every
-way to cut, every choice of nodes, every order and every number of copies is priced.
+way to cut, every choice of nodes, every order and every number of copies is priced. ``plan_draws`` draws cases,
+``plan_inputs`` tells them to the planner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, permutations
-from random import Random
-from typing import Any
+from itertools import combinations
 
-import numpy as np
-import onnx_ir as ir
-from hypothesis import strategies as st
-
-from ruvcompile.fleet import Fleet, FleetNode, Link, Place
 from ruvcompile.partition import UNLIMITED, Hop, Kind, Shared, Task, Value
-from ruvcompile.passes.infer import Type
-from ruvcompile.passes.pieces import program_units, unit_keys
-from ruvcompile.program import Program, Source
-from ruvrun.costs import CostTable, Overhead, Point, Provenance, UnitCost
-from ruvrun.manifest import RUNTIME_BYTES, SERVING_BYTES
 from tests.partitions import Exhaustive, Items
 
-TARGETS = ("pi5", "host", "arm64")
 SIZE = 1000
 """Bytes that the sizes of a case are multiples of."""
 
@@ -187,176 +175,3 @@ class Case:
             enter_ms=tuple(hops[0][node].ms + came * hops[0][node].ms_per_byte for node in names),
             leave_ms=tuple(hops[node][0].ms + went * hops[node][0].ms_per_byte for node in names),
         )
-
-
-def program_of(case: Case) -> tuple[Program, dict[str, Type]]:
-    """The graph of a case, no two of whose nodes compute the same, and the types of its values."""
-    made: dict[int, list[tuple[str, int]]] = {number: [] for number in range(-1, len(case.item_bytes))}
-    reads: dict[int, list[str]] = {number: [] for number in range(len(case.item_bytes) + 1)}
-    types: dict[str, Type] = {}
-    for number, value in enumerate(case.values):
-        name = f"v{number}"
-        made[value.maker].append((name, value.size))
-        types[name] = Type(ir.DataType.UINT8, (value.size,))
-        for reader in value.readers:
-            reads[reader].append(name)
-    known = {name: _tensor(name, size) for own in made.values() for name, size in own}
-    weights = {f"w{item}": (SIZE * size, [item]) for item, size in enumerate(case.item_bytes)}
-    weights |= {f"s{number}": (SIZE * each.size, list(each.readers)) for number, each in enumerate(case.shared)}
-    held = {name: _weight(name, size) for name, (size, _) in weights.items()}
-    nodes = []
-    for item in range(len(case.item_bytes)):
-        inputs = [known[name] for name in reads[item]]
-        inputs += [held[name] for name, (_, readers) in weights.items() if item in readers]
-        attribute = ir.AttrString("equation", str(item))
-        outputs = [known[name] for name, _ in made[item]]
-        nodes.append(ir.Node("", "Einsum", inputs, [attribute], outputs=outputs, name=f"/n{item}"))
-    graph = ir.Graph(
-        [known[name] for name, _ in made[-1]],
-        [known[name] for name in reads[len(case.item_bytes)]],
-        nodes=nodes,
-        initializers=list(held.values()),
-        opset_imports={"": 20},
-        name="made up",
-    )
-    return Program("case", ir.Model(graph, ir_version=10), Source("case", "0" * 64), None), types
-
-
-def _weight(name: str, size: int) -> ir.Value:
-    return ir.Value(name=name, const_value=ir.tensor(np.zeros(size, np.uint8), name=name))
-
-
-def _tensor(name: str, size: int) -> ir.Value:
-    return ir.Value(name=name, type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape([size]))
-
-
-def costs_of(case: Case, program: Program, types: Mapping[str, Type]) -> CostTable:
-    """What the machines of a case take, as a table."""
-    units, kind = program_units(program, types), "decoder" if case.decoder else "graph"
-    rows, overheads = [], []
-    for target, machine in zip(TARGETS, case.machines, strict=False):
-        what: dict[str, Any] = {"target": target, "backend": "onnxruntime", "threads": 1, "source": 0}
-        for key, ms in zip(unit_keys(program, units, types), machine.item_ms, strict=True):
-            curve = [Point(ms=ms * (1 + machine.per_row * (row - 1)), rows=row) for row in (1, 2, 4)]
-            sizes = {"weight_bytes": SIZE, "resident_bytes": SIZE}
-            rows.append(UnitCost(key=key, label=key[:8], ms=ms, curve=curve, **what, **sizes))
-        own = {"stage_ms": machine.stage_ms, "byte_ms": machine.byte_ms, "head_ms": machine.head_ms}
-        overheads.append(Overhead(kind=kind, **what, **own))
-    here = Provenance(machine="none", cpu="none", software="made up", date="2026-01-01")
-    return CostTable(provenance=[here], unit=rows, overhead=overheads)
-
-
-def fleet_of(case: Case, taken: int, order: Sequence[int] | None = None) -> Fleet:
-    """The machines of a case; ``taken`` is what a stage takes of their memory beside its items."""
-    nodes = []
-    for number in order or range(len(case.nodes)):
-        what, room, _ = case.nodes[number]
-        memory = 1 + RUNTIME_BYTES + SERVING_BYTES + taken + (SIZE * room if room else 1 << 40)
-        name = f"m{number}"
-        nodes.append(FleetNode(name, TARGETS[what], f"{name}.local", memory=memory, reserve=1, threads=1))
-    pairs = {
-        (f"m{one}", f"m{two}"): Link(1e3 / hop.ms_per_byte if hop.ms_per_byte else 1e300, hop.ms / 1e3)
-        for (one, two), hop in case.ways.items()
-    }
-    places = []
-    for item in sorted(case.everything):
-        able = [f"m{number}" for number, (_, _, barred) in enumerate(case.nodes) if item not in barred]
-        if len(able) < len(case.nodes):
-            places.append(Place(f"/n{item}", tuple(able)))
-    if case.keeper:
-        places.append(Place("v0", tuple(f"m{number}" for number in sorted(case.keeper))))
-    return Fleet(tuple(nodes), "m0", pairs=pairs, places=tuple(places))
-
-
-@st.composite
-def cases(draw: st.DrawFn, *, items: int = 5, nodes: int = 4, shared: bool = False) -> Case:
-    """Any graph with values of any size, up to four nodes of up to three kinds, all rules, one to four callers."""
-    count, size = draw(st.integers(1, items)), draw(_sizes(nodes))
-    streams, objective = draw(st.integers(1, 4)), draw(_objectives)
-    random = draw(st.randoms(use_true_random=True))  # one draw for all that need not shrink
-    strict = random.random()
-    machines = tuple(
-        Machine(
-            tuple(round(random.uniform(0, 9), 3) for _ in range(count)),
-            stage_ms=random.choice([0.0, 0.5]),
-            byte_ms=random.choice([0.0, 0.1]),
-            head_ms=random.choice([0.0, 1.0, 5.0]),
-        )
-        for _ in range(random.randint(1, 3))
-    )
-    case = Case(
-        _values(random, count),
-        tuple(random.randint(0, 9) for _ in range(count)),
-        machines,
-        tuple(
-            (random.randrange(len(machines)), random.choice([0, 0, 10, 20, 30]), barred)
-            for barred in _barred(random, count, size, 0.15 * strict)
-        ),
-        _ways(random, size),
-        streams,
-        objective,
-        shared=_weights(random, count) if shared else (),
-        keeper=frozenset({0, *range(random.randint(1, size))}) if random.random() < 0.2 * strict else frozenset(),
-    )
-    return replace(case, shape=draw(st.sampled_from([None, *case.shapes()])))
-
-
-@st.composite
-def decoders(draw: st.DrawFn, *, nodes: int = 4) -> Case:
-    """A decoder of two layers on nodes with room for it, one to six sequences; nothing takes time for its bytes."""
-    size, streams, objective = draw(_sizes(nodes)), draw(st.integers(1, 6)), draw(_objectives)
-    random = draw(st.randoms(use_true_random=True))
-    machines = []
-    for _ in range(random.randint(1, 3)):
-        embed, attention, mlp, head = (round(random.uniform(0, 9), 3) for _ in range(4))
-        parts = (embed, attention, mlp, attention, mlp, head)
-        machines.append(Machine(parts, random.choice([0.1, 0.5, 1.0]), 0.0, 0.0, random.choice([0.0, 1.0, 5.0])))
-    ways = {pair: Hop(hop.ms) for pair, hop in _ways(random, size).items()}
-    chosen = tuple((random.randrange(len(machines)), 0, frozenset[int]()) for _ in range(size))
-    values = tuple(Value(item - 1, (item,), 0) for item in range(7))
-    case = Case(values, (0,) * 6, tuple(machines), chosen, ways, streams, objective, decoder=True)
-    return replace(case, shape=draw(st.sampled_from([None, *case.shapes()])))
-
-
-_objectives = st.sampled_from(["throughput", "throughput", "throughput", "latency"])
-
-
-def _sizes(most: int) -> st.SearchStrategy[int]:
-    return st.sampled_from([*range(1, most + 1), most])
-
-
-def _values(random: Random, count: int) -> tuple[Value, ...]:
-    """Every item reads something, and all that is made is read."""
-    density, found = random.random(), list[Value]()
-    orphans = set(range(count))
-    for maker in range(count):
-        for number in range(random.choice([1, 1, 2])):
-            readers = tuple(reader for reader in range(maker + 1, count) if random.random() < density)
-            orphans.difference_update(readers)
-            if random.random() < 0.1 or not (number or readers):
-                readers = (*readers, count)
-            if readers:
-                found.append(Value(maker, readers, random.randint(1, 5)))
-    readers = tuple(item for item in range(count) if item in orphans or random.random() < 0.2)
-    return (Value(-1, readers, random.randint(1, 5)), *found)
-
-
-def _barred(random: Random, count: int, size: int, share: float) -> list[frozenset[int]]:
-    """What each node may not hold; every item has a node."""
-    able = [random.randrange(size) for _ in range(count)]
-    return [
-        frozenset(item for item in range(count) if able[item] != node and random.random() < share)
-        for node in range(size)
-    ]
-
-
-def _ways(random: Random, size: int) -> dict[tuple[int, int], Hop]:
-    few = [
-        Hop(random.choice([0.0, 1.0, 4.0]), random.choice([0.0, 0.01, 0.5])) for _ in range(random.choice([1, 1, 3]))
-    ]
-    return {pair: random.choice(few) for pair in permutations(range(size), 2)}
-
-
-def _weights(random: Random, count: int) -> tuple[Shared, ...]:
-    readers = sorted(random.sample(range(count), random.randint(1, min(count, 3))))
-    return (Shared(tuple(readers), random.randint(1, 9)),)

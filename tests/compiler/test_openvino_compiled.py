@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -18,17 +16,14 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
 from ruvrun.bundle import COMPILED, NODE
 from ruvrun.errors import IntegrityError
-from ruvrun.executors import DecoderExecutor, ShelvedExecutor, Span, load_decoder
 from ruvrun.executors.openvino.compiled import CACHE, Made, Shelf
 from ruvrun.executors.openvino.cpu import load_graph
 from ruvrun.executors.openvino.devices import Device
-from ruvrun.executors.openvino.forms import on_cpu
 from ruvrun.executors.openvino.graph import OpenVinoGraph
 from ruvrun.pipeline.loading import load_worker
 from ruvrun.toml import dump_toml, read_toml
-from tests.decoders import Stage, family_program
+from tests.decoders import Stage
 from tests.graphs import make_model, program_of, tensor, weight
-from tests.logits import CONTEXT, SLOTS, step, written
 
 BLOB, MADE = f"{COMPILED}/stage.blob", f"{COMPILED}/stage.toml"
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -45,6 +40,31 @@ def stage(tmp_path) -> Stage:
     spec = write_stage(program, piece, path, WeightStore(tmp_path / "w"), backend="openvino", target="intel-cpu")
     (path / NODE).mkdir()
     return path, spec
+
+
+@pytest.fixture
+def loadable(stage, monkeypatch) -> None:
+    """The stage is believed to be of a bundle, which is not there."""
+    monkeypatch.setattr("ruvrun.pipeline.loading.verify_bundle", lambda *_: stage[1])
+    monkeypatch.setattr("ruvrun.pipeline.loading.largest_part", lambda _: 1 << 20)
+
+
+def check_fails() -> None:
+    raise IntegrityError("golden-differs", "it computes something else", hint="-")
+
+
+@pytest.fixture
+def spoilt(loadable, monkeypatch) -> list[bool]:
+    """Of every golden check, whether the graph was taken and not compiled; those that were taken fail it."""
+    checks: list[bool] = []
+
+    def check(_path: Path, _spec: object, graph: OpenVinoGraph) -> None:
+        checks.append(graph.shelf.imported)
+        if graph.shelf.imported:
+            check_fails()
+
+    monkeypatch.setattr("ruvrun.pipeline.loading.check_golden", check)
+    return checks
 
 
 def opened(stage: Stage) -> OpenVinoGraph:
@@ -199,25 +219,15 @@ def test_what_came_with_the_release_is_taken_and_left_alone(stage, tmp_path, mon
     assert list(cache.iterdir()) == [], "and that one goes"
 
 
-def test_a_graph_that_cannot_be_removed_is_not_taken_twice(stage, cache, monkeypatch) -> None:
+def test_a_graph_that_cannot_be_removed_is_not_taken_twice(stage, cache, spoilt, monkeypatch) -> None:
     """It does not compute what it should, and lies where the service may not write."""
-    path, spec = stage
+    path, _ = stage
     monkeypatch.delenv(CACHE)
     opened(stage)
     monkeypatch.setenv(CACHE, str(cache.parent))
     monkeypatch.setattr("ruvrun.executors.openvino.compiled.shutil.rmtree", lambda *_, **__: None)
-    monkeypatch.setattr("ruvrun.pipeline.loading.verify_bundle", lambda *_: spec)
-    monkeypatch.setattr("ruvrun.pipeline.loading.largest_part", lambda _: 1 << 20)
-    checks: list[bool] = []
-
-    def check(_path: Path, _spec: object, graph: OpenVinoGraph) -> None:
-        checks.append(graph.shelf.imported)
-        if graph.shelf.imported:
-            check_fails()
-
-    monkeypatch.setattr("ruvrun.pipeline.loading.check_golden", check)
     load_worker(path, None, 0, context=0, streams=0, threads=1)
-    assert checks == [True, False]
+    assert spoilt == [True, False]
     assert (cache / "stage.blob").exists(), "the next start takes this one"
 
 
@@ -228,23 +238,13 @@ def test_a_stage_that_is_no_bundle_gets_none(stage) -> None:
     assert not (path / NODE).exists()
 
 
-def test_one_that_computes_something_else_is_let_go(stage, monkeypatch) -> None:
+def test_one_that_computes_something_else_is_let_go(stage, spoilt, monkeypatch) -> None:
     """Its golden check fails, though all that is noted is as it was."""
-    path, spec = stage
+    path, _ = stage
     opened(stage)
-    checks: list[bool] = []
-
-    def check(_path: Path, _spec: object, graph: OpenVinoGraph) -> None:
-        checks.append(graph.shelf.imported)
-        if graph.shelf.imported:
-            raise IntegrityError("golden-differs", "it computes something else", hint="-")
-
-    monkeypatch.setattr("ruvrun.pipeline.loading.verify_bundle", lambda *_: spec)
-    monkeypatch.setattr("ruvrun.pipeline.loading.largest_part", lambda _: 1 << 20)
-    monkeypatch.setattr("ruvrun.pipeline.loading.check_golden", check)
     said: list[str] = []
     load_worker(path, None, 0, context=0, streams=0, threads=1, say=said.append)
-    assert checks == [True, False]
+    assert spoilt == [True, False]
     assert said == ["ignored: compiled graphs, which do not compute what they should; compiling anew"]
     assert (path / BLOB).exists(), "what was compiled took its place"
     monkeypatch.setattr("ruvrun.pipeline.loading.check_golden", lambda *_: check_fails())
@@ -253,107 +253,10 @@ def test_one_that_computes_something_else_is_let_go(stage, monkeypatch) -> None:
         load_worker(path, None, 0, context=0, streams=0, threads=1)
 
 
-def check_fails() -> None:
-    raise IntegrityError("golden-differs", "it computes something else", hint="-")
-
-
-def test_loading_a_bundle_says_it(stage, monkeypatch) -> None:
-    path, spec = stage
+def test_loading_a_bundle_says_it(stage, loadable) -> None:
+    path, _ = stage
     opened(stage)
     (path / BLOB).write_bytes(b"")
-    monkeypatch.setattr("ruvrun.pipeline.loading.verify_bundle", lambda *_: spec)
-    monkeypatch.setattr("ruvrun.pipeline.loading.largest_part", lambda _: 1 << 20)
     said: list[str] = []
     load_worker(path, None, 0, context=0, streams=0, threads=1, say=said.append)
     assert [line.partition(":")[0] for line in said] == ["ignored"]
-
-
-# Decoders in the forms for GPUs and NPUs, on the CPU in their place
-
-FORMS = {"openvino-gpu": ["stage"], "openvino-npu": ["4x4", "80x1"]}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("forms")
-
-
-@pytest.fixture(scope="module")
-def forms(folder) -> dict[str, list[Stage]]:
-    """Two stages of each form, as bundles, without rotary embeddings: what a CPU exports of those is no use."""
-    program, store = family_program("smollm3", "int4", accuracy=1, no_rope_layers=[0] * 5), WeightStore(folder / "w")
-    found = {form: written(program, (3,), folder, store, form) for form in FORMS}
-    for path, _ in chain(*found.values()):
-        (path / NODE).mkdir()
-    return found
-
-
-def loaded(stages: Sequence[Stage], *, slots: int = SLOTS) -> list[DecoderExecutor]:
-    """As whoever serves loads them."""
-    made = [load_decoder(path, on_cpu(spec), context=CONTEXT, slots=slots, threads=1) for path, spec in stages]
-    for each in made:
-        assert isinstance(each, ShelvedExecutor)
-        each.shelf.keep()
-    return made
-
-
-def said(executors: Sequence[DecoderExecutor]) -> np.ndarray:
-    """What is said after a prompt of 40 tokens, eight times: all that the graphs that are kept can be asked for."""
-    return np.concatenate(
-        [step(executors, Span(1, 0, 40, 1)), *(step(executors, Span(1, 40 + n, 1, 1)) for n in range(8))]
-    )
-
-
-def notes(executor: DecoderExecutor) -> list[str]:
-    assert isinstance(executor, ShelvedExecutor)
-    return executor.shelf.notes
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_decoders_second_start_reads_no_graph_and_says_the_same(form, forms, monkeypatch) -> None:
-    first = loaded(forms[form])
-    for path, _ in forms[form]:
-        assert sorted(each.stem for each in (path / COMPILED).glob("*.blob")) == FORMS[form]
-    module = f"ruvrun.executors.{form.replace('-', '.')}"
-    monkeypatch.setattr(f"{module}.map_stage", lambda *_: pytest.fail("the graph was read"))
-    second = loaded(forms[form])
-    assert [notes(each) for each in second] == [[], []]
-    assert np.array_equal(said(second), said(first))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_decoder_of_another_driver_is_compiled_anew(form, forms, monkeypatch) -> None:
-    wanted = said(loaded(forms[form]))
-    module = f"ruvrun.executors.{form.replace('-', '.')}"
-    monkeypatch.setattr(f"{module}.described", lambda _, name: Device(name, "a CPU", "32.1"))
-    for _ in range(2):
-        again = loaded(forms[form])
-    assert [notes(each) for each in again] == [[], []], "what was compiled took its place"
-    monkeypatch.setattr(f"{module}.described", lambda _, name: Device(name, "a CPU", "33.2"))
-    third = loaded(forms[form])
-    for each in third:
-        assert len(notes(each)) == len(FORMS[form])
-        assert all("made with driver 32.1, this is 33.2; compiling anew" in note for note in notes(each))
-    assert np.array_equal(said(third), wanted)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_cpu_that_stands_in_keeps_no_rotary_embedding(form, tmp_path) -> None:
-    """What it exports of one is imported without complaint, and computes something else."""
-    stages = written(family_program("llama", "int4"), (), tmp_path, WeightStore(tmp_path / "w"), form)
-    ((path, _),) = stages
-    (path / NODE).mkdir()
-    loaded(stages)
-    assert list((path / COMPILED).iterdir()) == []
-
-
-def test_graphs_of_other_sizes_do_not_stay(forms) -> None:
-    """An NPU's are of the space that it is given, and each is as large as the weights."""
-    stages = forms["openvino-npu"]
-    loaded(stages)
-    other = loaded(stages, slots=3)
-    assert all("made for tokens 80, positions 320, rows 1, this is " in notes(each)[0] for each in other)
-    for path, _ in stages:
-        assert sorted(each.name for each in (path / COMPILED).iterdir()) == [
-            "3x3.blob", "3x3.toml", "80x1.blob", "80x1.toml"
-        ]  # fmt: skip

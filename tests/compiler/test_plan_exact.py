@@ -22,7 +22,9 @@ from ruvcompile.plan.memory import activation_bytes
 from ruvcompile.program import Program
 from tests.compiler.planned import facts_of
 from tests.decoders import tiny_program
-from tests.plan_cases import Case, Machine, cases, costs_of, decoders, fleet_of, program_of
+from tests.plan_cases import Case, Machine
+from tests.plan_draws import cases, decoders
+from tests.plan_inputs import costs_of, fleet_of, program_of
 
 QUICK = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]

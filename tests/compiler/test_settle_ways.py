@@ -20,7 +20,8 @@ from ruvcompile.settle.seen import blank, counts, look_up, with_reality
 from ruvrun.costs import CostTable, merge
 from tests.compiler.planned import facts_of, fleet, node, table
 from tests.decoders import tiny_program
-from tests.plan_cases import Case, Machine, costs_of, fleet_of, program_of
+from tests.plan_cases import Case, Machine
+from tests.plan_inputs import costs_of, fleet_of, program_of
 
 
 @pytest.fixture(scope="module")
