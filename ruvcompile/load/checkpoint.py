@@ -41,9 +41,8 @@ Choices that the rest of the compiler relies on:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,13 +50,13 @@ import onnx_ir as ir
 
 from ruvcompile.errors import InputError
 from ruvcompile.load.form import EMBED, HEAD, Form, Layer, Rotary, Weight, weight_shapes
-from ruvcompile.matrices import Floats, FloatTensor
+from ruvcompile.load.pen import Pen, address_of, value_of
+from ruvcompile.matrices import Floats
 from ruvcompile.program import BITS, TIED, Decoder
 
 OPSET, WINDOW_OPSET = 23, 25
 IR_VERSION = 11
 
-Dims = tuple[int | str, ...]
 # Of a rotary table, at a time: in float64 a whole one of a long context would be the largest thing in memory.
 _ROWS = 4096
 
@@ -97,33 +96,32 @@ def decoder_of(form: Form, architecture: str, eos: tuple[int, ...]) -> Decoder:
     )
 
 
-class _Drawing:
-    """The graph while it is drawn: each method appends nodes and returns the value that goes on."""
+class _Drawing(Pen):
+    """A decoder while it is drawn: each method draws a part of it and returns the value that goes on."""
 
     def __init__(self, form: Form, weights: Mapping[str, Weight]) -> None:
+        super().__init__()
         self.form = form
-        self.nodes: list[ir.Node] = []
-        self.initializers: dict[str, ir.Value] = {}
         for name, weight in weights.items():
             tied = {TIED: EMBED} if name == HEAD and form.tied else {}
-            self._initializer(name, weight.shape, weight.read, {BITS: str(weight.bits)} | tied, weight.rows)
+            self.weight(name, weight.shape, weight.read, {BITS: str(weight.bits)} | tied, weight.rows)
         for table, rotary in form.rotaries.items():
             for half, wave in (("cos", np.cos), ("sin", np.sin)):
                 shape = (form.context, len(rotary.frequencies))
-                self._initializer(f"{table}.{half}", shape, _Table(rotary, form.context, wave), {BITS: "32"})
+                self.weight(f"{table}.{half}", shape, _Table(rotary, form.context, wave), {BITS: "32"})
 
     def model(self, name: str) -> ir.Model:
         form = self.form
-        ids = _value("input_ids", ("batch", "sequence"), ir.DataType.INT64)
-        positions = _value("position_ids", ("batch", "sequence"), ir.DataType.INT64)
+        ids = value_of("input_ids", ("batch", "sequence"), ir.DataType.INT64)
+        positions = value_of("position_ids", ("batch", "sequence"), ir.DataType.INT64)
         inputs, presents = [ids, positions], list[ir.Value]()
-        hidden = self._node("Gather", "/embed", [self.initializers[EMBED], ids], form.hidden)
+        hidden = self.node("Gather", "/embed", [self.initializers[EMBED], ids], form.hidden)
         if form.embedding_scale != 1:
-            scale = self._constant("embed.scale", np.float32(form.embedding_scale))
-            hidden = self._node("Mul", "/embed/scaled", [hidden, scale], form.hidden)
+            scale = self.constant("embed.scale", np.float32(form.embedding_scale))
+            hidden = self.node("Mul", "/embed/scaled", [hidden, scale], form.hidden)
         for number, layer in enumerate(form.layers):
             past = ("batch", form.kv_heads, "past", form.head_size)
-            pasts = [_value(f"past_{half}.{number}", past) for half in ("key", "value")]
+            pasts = [value_of(f"past_{half}.{number}", past) for half in ("key", "value")]
             hidden, present = self._attention(number, layer, hidden, positions, pasts)
             hidden = self._mlp(number, hidden)
             inputs += pasts
@@ -163,60 +161,61 @@ class _Drawing:
         if layer.window:
             attributes["left_window_size"] = layer.window - 1
         total = ("batch", form.kv_heads, "total", form.head_size)
-        presents = [_value(f"present_{half}.{number}", total) for half in ("key", "value")]
+        presents = [value_of(f"present_{half}.{number}", total) for half in ("key", "value")]
         operands, width = [query, key, value, None, *pasts], form.heads * form.head_size
-        mixed = self._node("Attention", f"{at}/attention", operands, width, attributes=attributes, more=presents)
+        mixed = self.node("Attention", f"{at}/attention", operands, width, attributes=attributes, more=presents)
         return self._residual(at, hidden, self._linear(f"{at}/o_proj", mixed)), presents
 
     def _by_head(self, at: str, part: str, value: ir.Value, heads: int) -> ir.Value:
         """Norm each head of ``[batch, sequence, heads * head_size]`` by itself."""
         size = self.form.head_size
-        apart = self._constant(f"heads.{heads}x{size}", np.array([0, 0, heads, size], np.int64))
-        together = self._constant(f"heads.{heads * size}", np.array([0, 0, heads * size], np.int64))
-        split = self._node("Reshape", f"{at}/{part}_heads", [value, apart], heads, size)
+        apart = self.constant(f"heads.{heads}x{size}", np.array([0, 0, heads, size], np.int64))
+        together = self.constant(f"heads.{heads * size}", np.array([0, 0, heads * size], np.int64))
+        split = self.node("Reshape", f"{at}/{part}_heads", [value, apart], heads, size)
         normed = self._norm(f"{at}/{part}_norm", split)
-        return self._node("Reshape", f"{at}/{part}_normed", [normed, together], heads * size)
+        return self.node("Reshape", f"{at}/{part}_normed", [normed, together], heads * size)
 
     def _mlp(self, number: int, hidden: ir.Value) -> ir.Value:
         form, at = self.form, f"/layers.{number}/mlp"
         normed = self._norm(f"/layers.{number}/mlp_norm", hidden)
         gate = self._linear(f"{at}/gate_proj", normed)
         if form.activation == "silu":
-            sigmoid = self._node("Sigmoid", f"{at}/sigmoid", [gate], form.ffn)
-            active = self._node("Mul", f"{at}/silu", [gate, sigmoid], form.ffn)
+            sigmoid = self.node("Sigmoid", f"{at}/sigmoid", [gate], form.ffn)
+            active = self.node("Mul", f"{at}/silu", [gate, sigmoid], form.ffn)
         else:
             attributes = {"approximate": "tanh" if form.activation == "gelu_tanh" else "none"}
-            active = self._node("Gelu", f"{at}/gelu", [gate], form.ffn, attributes=attributes)
-        gated = self._node("Mul", f"{at}/gated", [active, self._linear(f"{at}/up_proj", normed)], form.ffn)
+            active = self.node("Gelu", f"{at}/gelu", [gate], form.ffn, attributes=attributes)
+        gated = self.node("Mul", f"{at}/gated", [active, self._linear(f"{at}/up_proj", normed)], form.ffn)
         return self._residual(at, hidden, self._linear(f"{at}/down_proj", gated))
 
     def _residual(self, at: str, hidden: ir.Value, change: ir.Value) -> ir.Value:
         if self.form.post_norms:
             change = self._norm(f"{at}/post_norm", change)
-        return self._node("Add", f"{at}/add", [hidden, change], self.form.hidden)
+        return self.node("Add", f"{at}/add", [hidden, change], self.form.hidden)
 
     def _head(self, hidden: ir.Value) -> ir.Value:
         form = self.form
         if not form.logit_cap:
             return self._linear("/head", hidden, output="logits")
-        logits, cap = self._linear("/head", hidden), self._constant("head.cap", np.float32(form.logit_cap))
-        small = self._node("Div", "/head/small", [logits, cap], form.vocab)
-        bounded = self._node("Tanh", "/head/bounded", [small], form.vocab)
-        return self._node("Mul", "/head/capped", [bounded, cap], form.vocab, output="logits")
+        logits, cap = self._linear("/head", hidden), self.constant("head.cap", np.float32(form.logit_cap))
+        small = self.node("Div", "/head/small", [logits, cap], form.vocab)
+        bounded = self.node("Tanh", "/head/bounded", [small], form.vocab)
+        return self.node("Mul", "/head/capped", [bounded, cap], form.vocab, output="logits")
 
     def _norm(self, name: str, value: ir.Value) -> ir.Value:
-        scale = self.initializers[_address(name) + ".weight"]
+        scale = self.initializers[address_of(name) + ".weight"]
         assert value.shape is not None
         attributes = {"axis": -1, "epsilon": self.form.epsilon, "stash_type": 1}
         widths = [int(size) for size in value.shape[2:]]  # type: ignore[arg-type]  # only batch and sequence are open
-        return self._node("RMSNormalization", name, [value, scale], *widths, attributes=attributes)
+        return self.node("RMSNormalization", name, [value, scale], *widths, attributes=attributes)
 
     def _linear(self, name: str, value: ir.Value, output: str | None = None) -> ir.Value:
-        weight, bias = self.initializers[_address(name) + ".weight"], self.initializers.get(_address(name) + ".bias")
+        address = address_of(name)
+        weight, bias = self.initializers[f"{address}.weight"], self.initializers.get(f"{address}.bias")
         assert weight.shape is not None
         width = int(weight.shape.numpy()[1])
-        result = self._node("MatMul", name, [value, weight], width, output=output)
-        return result if bias is None else self._node("Add", f"{name}/biased", [result, bias], width)
+        result = self.node("MatMul", name, [value, weight], width, output=output)
+        return result if bias is None else self.node("Add", f"{name}/biased", [result, bias], width)
 
     def _rotary(self, name: str, table: str, value: ir.Value, positions: ir.Value, heads: int) -> ir.Value:
         inputs = [value, self.initializers[f"{table}.cos"], self.initializers[f"{table}.sin"], positions]
@@ -224,45 +223,7 @@ class _Drawing:
         rotated = 2 * len(self.form.rotaries[table].frequencies)
         if rotated < self.form.head_size:
             attributes["rotary_embedding_dim"] = rotated
-        return self._node("RotaryEmbedding", name, inputs, heads * self.form.head_size, attributes=attributes)
-
-    def _node(
-        self,
-        kind: str,
-        name: str,
-        inputs: Sequence[ir.Value | None],
-        *widths: int,
-        attributes: Mapping[str, int | float | str] | None = None,
-        more: Sequence[ir.Value] = (),
-        output: str | None = None,
-    ) -> ir.Value:
-        """Append a node that yields ``[batch, sequence, *widths]``, under its own name or as ``output``."""
-        result = _value(output or name.removeprefix("/"), ("batch", "sequence", *widths))
-        self.nodes.append(ir.node(kind, inputs, attributes or {}, outputs=[result, *more], name=name))
-        return result
-
-    def _constant(self, name: str, array: npt.NDArray[Any] | np.generic) -> ir.Value:
-        """A small initializer that is no weight."""
-        if name not in self.initializers:
-            tensor = ir.Tensor(np.asarray(array), name=name)
-            value = _value(name, np.shape(array), tensor.dtype)
-            value.const_value = tensor
-            self.initializers[name] = value
-        return self.initializers[name]
-
-    def _initializer(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        read: Callable[[], Floats],
-        metadata: dict[str, str],
-        rows: Callable[[int, int], Floats] | None = None,
-    ) -> None:
-        tensor = FloatTensor(read, shape, name=name, metadata=metadata, rows=rows, transposed=name != EMBED)
-        value = _value(name, shape)
-        value.const_value = tensor
-        value.metadata_props.update(metadata)
-        self.initializers[name] = value
+        return self.node("RotaryEmbedding", name, inputs, heads * self.form.head_size, attributes=attributes)
 
 
 @dataclass(frozen=True)
@@ -280,15 +241,6 @@ class _Table:
             angles = np.outer(np.arange(start, min(start + _ROWS, self.context), dtype=np.float64), frequencies)
             table[start : start + _ROWS] = self.wave(angles) * self.rotary.gain
         return table
-
-
-def _value(name: str, shape: Dims, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
-    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
-
-
-def _address(node: str) -> str:
-    """``layers.3.attn.q_proj`` of ``/layers.3/attn/q_proj``."""
-    return node.removeprefix("/").replace("/", ".")
 
 
 def _by(shape: tuple[int, ...]) -> str:
