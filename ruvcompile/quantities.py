@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ruvrun.amounts import show_bytes as show_bytes
+
 _SIZE = {
     "": 1.0,
     "b": 1.0,
@@ -48,11 +50,3 @@ def _quantity(text: str | int, units: Mapping[str, float]) -> float:
     if value == float("inf"):
         raise ValueError(f"{text!r} is not finite")
     return value
-
-
-def show_bytes(count: float) -> str:
-    """A size for a person, in powers of 1024: ``"59.7 MiB"``."""
-    for unit, width in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= width:
-            return f"{count / width:.1f} {unit}"
-    return f"{count:.0f} B"

@@ -34,10 +34,11 @@ from ruvcompile.forecast import Curve, Forecast, HopForecast, PipelineForecast, 
 from ruvcompile.simulate import Lengths, Load
 from ruvcompile.simulate.service import Service
 from ruvrun import bench, launch
-from ruvrun.machine import free_ports, pin
+from ruvrun.machine import pin
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
 from ruvrun.placement import LOOPBACK, Endpoint, Endpoints, place, space
+from ruvrun.ports import free_ports
 
 BENCHMARK = Benchmark("simulation", "worst deviation", Target(at_most=0.10))
 LATENCIES = (0.0, 5.0, 16.0)

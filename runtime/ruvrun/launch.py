@@ -21,6 +21,7 @@ from ruvrun.backends import device_for
 from ruvrun.bundle import HEAD, verify_head
 from ruvrun.errors import InputError, UsageError
 from ruvrun.manifest import LOCAL, Space
+from ruvrun.needs import needs, require_memory
 from ruvrun.pipeline.aloud import await_ready, news_of
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.head import open_driver
@@ -106,8 +107,8 @@ def threads_of(placement: Placement, settings: Settings, name: str) -> int:
 def require_fit(placement: Placement, settings: Settings) -> None:
     """Refuse key/value space that this machine's memory does not hold (FitError)."""
     space = settings.space
-    wanted = machine.needs(placement.manifest, placement.stages, context=space.context, streams=space.streams)
-    machine.require_memory(wanted, machine.memory_available(), context=space.context, streams=space.streams)
+    wanted = needs(placement.manifest, placement.stages, context=space.context, streams=space.streams)
+    require_memory(wanted, machine.memory_available(), context=space.context, streams=space.streams)
 
 
 def run_stage(

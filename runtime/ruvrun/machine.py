@@ -1,4 +1,4 @@
-"""What this machine has: memory, cores, ports; and whether a stage's share of key/value space fits.
+"""What this machine has: memory, and cores.
 
 Everything is read from ``/proc`` and ``/sys`` (Linux only, for now), and nothing is kept: each call is a
 fresh look.
@@ -9,17 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import random
 import re
-import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from ruvrun.backends import positions
-from ruvrun.errors import FitError, MachineError
-from ruvrun.manifest import PACKED, RUNTIME_BYTES, SERVING_BYTES, Manifest
+from ruvrun.errors import MachineError
 
 _MEMINFO = Path("/proc/meminfo")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -29,7 +24,6 @@ _FEATURES = (
     *("sse4_1", "avx", "fma", "f16c", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16"),
     *("amx_int8", "amx_bf16", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2"),
 )
-_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def peak_bytes() -> int:
@@ -42,61 +36,6 @@ def forget_peak() -> None:
     """Let ``peak_bytes`` begin again with what this process holds now; where the kernel does not, it goes on."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-
-
-@dataclass(frozen=True)
-class Need:
-    """What one stage needs of this machine's memory, in bytes."""
-
-    stage: int
-    node: str
-    weights: int
-    kv: int
-    runtime: int
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.kv + self.runtime
-
-    def __str__(self) -> str:
-        parts = f"weights {size(self.weights)}, key/value {size(self.kv)}, runtime {size(self.runtime)}"
-        return f"stage {self.stage} on {self.node}: {size(self.total)} ({parts})"
-
-
-def needs(manifest: Manifest, nodes: Sequence[str], *, context: int, streams: int) -> list[Need]:
-    """The memory that the stages of ``nodes`` need when loaded with this key/value space."""
-    found = []
-    for name in nodes:
-        place = manifest.place_of(name)
-        if place is None:
-            continue
-        stage = next(entry for entry in manifest.stage if entry.index == place[1].stage)
-        kv = stage.kv.bytes_per_token * positions(stage.backend, context, streams) if stage.kv else 0
-        planned = manifest.plan.of(name)
-        if planned is None:
-            found.append(Need(stage.index, name, int(stage.weight_bytes * PACKED), kv, RUNTIME_BYTES + SERVING_BYTES))
-        else:
-            own = planned.runtime_bytes + planned.working_bytes
-            found.append(Need(stage.index, name, planned.weight_bytes, kv, own))
-    return found
-
-
-def require_memory(wanted: Sequence[Need], available: int, *, context: int, streams: int) -> None:
-    """Refuse what does not fit this machine, with the sum.
-
-    Raises:
-        FitError: the stages need more than ``available`` bytes.
-    """
-    total = sum(need.total for need in wanted)
-    if total <= available:
-        return
-    kv = sum(need.kv for need in wanted)
-    raise FitError(
-        "memory-short",
-        f"{size(total)} are needed here, and this machine has {size(available)} available",
-        context=[*map(str, wanted), f"key/value {size(kv)} = {streams} streams x {context} tokens"],
-        hint="lower --context or --streams, or build for more nodes",
-    )
 
 
 def memory_available() -> int:
@@ -187,46 +126,6 @@ def pin(cpus: Sequence[int]) -> None:
             context=[f"this process may use {', '.join(map(str, sorted(allowed())))}"],
             hint="correct `cpus` of this node, and build again",
         ) from None
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on.
-
-    They lie outside the range from which the kernel serves outgoing connections, so that a process that is
-    started again finds its port still free.
-    """
-    low, high = (int(part) for part in _EPHEMERAL.read_text().split())
-    below, above = list(range(10000, min(low, 65000))), list(range(high + 1, 65000))
-    choices = below if len(below) >= len(above) else above
-    found: list[int] = []
-    for port in random.SystemRandom().sample(choices, len(choices)):
-        if len(found) == count:
-            return found
-        if port_is_free("127.0.0.1", port):
-            found.append(port)
-    raise MachineError("no-port", f"no {count} free ports on 127.0.0.1", hint="end what holds them")
-
-
-def port_is_free(host: str, port: int) -> bool:
-    """Whether a listener could be put on ``host:port`` now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def size(count: int) -> str:
-    """Bytes for a person: ``3.6 GiB``."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
 
 
 def _cached(stat: Path) -> int:

@@ -16,9 +16,9 @@ import pytest
 
 from ruvrun.engine import Request
 from ruvrun.frames import Sampling
-from ruvrun.machine import free_ports
 from ruvrun.manifest import load_manifest
 from ruvrun.pipeline import open_local
+from ruvrun.ports import free_ports
 from ruvrun.tokenizer import Tokenizer
 from tests.commands.served import Served, await_status, command, complete, get, has_ended, metric, said, serving, until
 from tests.models import write_tiny_gguf

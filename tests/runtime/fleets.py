@@ -16,10 +16,10 @@ import msgspec
 
 from ruvrun.backends import POOLED
 from ruvrun.bundle import NODE_NAME, SECRET_KEY
-from ruvrun.machine import free_ports
 from ruvrun.manifest import LOCAL, Manifest, dump_manifest, identify
 from ruvrun.manifest.blocks import pool_of, sequences_of
 from ruvrun.placement import Endpoint, Endpoints
+from ruvrun.ports import free_ports
 from ruvrun.stage import Stage
 from ruvrun.transport.keys import KeyPair, make_keypair, write_keys
 from ruvrun.transport.zeromq import ZeroMq

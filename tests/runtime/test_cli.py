@@ -14,6 +14,7 @@ import pytest
 from ruvrun import machine
 from ruvrun.cli import cli, main
 from ruvrun.errors import UNREAD
+from ruvrun.ports import free_ports
 from ruvrun.supervise import Process, Supervisor
 from tests.commands.served import unread
 from tests.runtime.builds import write_build
@@ -170,7 +171,7 @@ def test_one_node_starts_only_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_an_unreachable_head_is_6_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = write_build(tmp_path, ("pi-0", "pi-1"), addresses={"pi-0": "127.0.0.1", "pi-1": "127.0.0.1"})
-    port = machine.free_ports(1)[0]
+    port = free_ports(1)[0]
     code, _ = failure(capsys, "run", "--url", f"127.0.0.1:{port}", "--prompt", "a")
     assert code == 6
     assert ruvrun("status", f"127.0.0.1:{port}", "--check") == 6

@@ -21,6 +21,7 @@ from ruvrun.doctor.peers import reach
 from ruvrun.errors import InputError, UnreachableError, UsageError
 from ruvrun.manifest import load_manifest
 from ruvrun.placement import Endpoint
+from ruvrun.ports import free_ports
 from ruvrun.status import find_head, is_ready, lines, one_line, serves, status
 from tests.runtime.builds import write_build
 from tests.runtime.machines import pi
@@ -277,7 +278,7 @@ def test_an_address_with_no_number_for_a_port() -> None:
 
 def test_a_head_that_is_not_there_is_named(tmp_path: Path) -> None:
     manifest = write_build(tmp_path, ("pi-0", "pi-1"), addresses={"pi-0": "127.0.0.1", "pi-1": "127.0.0.1"})
-    url, wanted, name = find_head(str(manifest), port=machine.free_ports(1)[0])
+    url, wanted, name = find_head(str(manifest), port=free_ports(1)[0])
     assert wanted == load_manifest(manifest).id
     assert "pi-0" in name
     with pytest.raises(UnreachableError) as caught:

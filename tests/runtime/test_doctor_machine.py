@@ -13,6 +13,7 @@ from ruvrun import machine
 from ruvrun.doctor import Finding, board, examine, system
 from ruvrun.doctor.memory import memory
 from ruvrun.doctor.ports import ports
+from ruvrun.needs import needs
 from ruvrun.placement import place, space
 from tests.runtime.builds import write_build
 from tests.runtime.machines import FIRMWARE, pi, write
@@ -168,17 +169,16 @@ def release(root: Path, name: str, identity: str = "one", addresses: Mapping[str
     return home / "releases" / identity
 
 
-def needs(root: Path, name: str) -> int:
+def needed(root: Path, name: str) -> int:
     (finding,) = memory_of(release(root, name))
     assert finding.state == "ok", finding.seen
     return next(
-        need.total
-        for need in machine.needs(place(root / f"opt/ruvrun/{name}/current").manifest, ["a"], context=64, streams=4)
+        need.total for need in needs(place(root / f"opt/ruvrun/{name}/current").manifest, ["a"], context=64, streams=4)
     )
 
 
 def test_models_of_one_machine_have_to_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = needs(tmp_path, "first")
+    one = needed(tmp_path, "first")
     reserve = 1 << 30
     monkeypatch.setattr(machine, "memory_available", lambda: 1 << 40)
     monkeypatch.setattr(machine, "memory_total", lambda: reserve + 2 * one)
@@ -194,7 +194,7 @@ def test_models_of_one_machine_have_to_fit_together(tmp_path: Path, monkeypatch:
 
 def test_models_of_one_machine_cannot_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where only one of them runs now."""
-    monkeypatch.setattr(machine, "port_is_free", lambda *_: True)
+    monkeypatch.setattr("ruvrun.ports.port_is_free", lambda *_: True)
     first = place(release(tmp_path, "first", addresses={"b": "10.0.0.2"}))
     assert [one.state for one in ports(first, 8000, tmp_path)] == ["ok"] * 3
     second = place(release(tmp_path, "second", addresses={"b": "10.0.0.2"}))
@@ -207,7 +207,7 @@ def test_models_of_one_machine_cannot_share_a_port(tmp_path: Path, monkeypatch: 
 
 
 def test_the_release_that_this_one_replaces_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = needs(tmp_path, "first")
+    one = needed(tmp_path, "first")
     monkeypatch.setattr(machine, "memory_total", lambda: (1 << 30) + one)
     monkeypatch.setattr(machine, "memory_available", lambda: 1 << 20)
     (finding,) = memory_of(tmp_path / "opt/ruvrun/first/releases/one")

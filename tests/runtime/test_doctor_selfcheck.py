@@ -12,6 +12,7 @@ from ruvrun import machine
 from ruvrun.doctor.finding import Finding
 from ruvrun.doctor.selfcheck import selfcheck
 from ruvrun.errors import IntegrityError
+from ruvrun.needs import needs
 from ruvrun.placement import place, space
 from tests.runtime.builds import write_build
 
@@ -44,7 +45,7 @@ def test_with_all_the_space_that_was_planned_or_with_one_stream_or_not_at_all(
     planned = space(placement.manifest, None, None)
     assert planned.streams > 1
     whole, least = (
-        machine.needs(placement.manifest, ["b"], context=planned.context, streams=streams)[0].total
+        needs(placement.manifest, ["b"], context=planned.context, streams=streams)[0].total
         for streams in (planned.streams, 1)
     )
     for free, streams, state in ((whole, planned.streams, "ok"), (whole - 1, 1, "ok"), (least - 1, None, "warn")):

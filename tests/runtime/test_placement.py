@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from ruvrun import machine
+from ruvrun.amounts import show_bytes
 from ruvrun.errors import FitError, InputError, MachineError, UsageError
-from ruvrun.machine import free_ports, needs, pin, port_is_free, require_memory, size
+from ruvrun.machine import pin
 from ruvrun.manifest import load_manifest
+from ruvrun.needs import needs, require_memory
 from ruvrun.placement import Endpoint, place, space
+from ruvrun.ports import free_ports, port_is_free
 from tests.runtime.builds import write_build
 
 ELSEWHERE = {"a": "10.0.0.1", "b": "10.0.0.2"}
@@ -176,4 +179,4 @@ def test_a_core_that_is_not_there_is_refused() -> None:
 
 
 def test_sizes_for_a_person() -> None:
-    assert [size(n) for n in (5, 2048, 3 << 20, 7 << 29)] == ["5 B", "2.0 KiB", "3.0 MiB", "3.5 GiB"]
+    assert [show_bytes(n) for n in (5, 2048, 3 << 20, 7 << 29)] == ["5 B", "2.0 KiB", "3.0 MiB", "3.5 GiB"]

@@ -16,8 +16,8 @@ import pytest
 from ruvrun.bundle import NODE_NAME, SECRET_KEY
 from ruvrun.costs import CostTable, LinkCost, Provenance, dump_costs, load_costs
 from ruvrun.errors import InputError, MachineError, RuvError, UnreachableError, UsageError
-from ruvrun.machine import free_ports
 from ruvrun.manifest import Address, HeadAddress, Nodes, dump_manifest, dump_nodes, identify, load_nodes
+from ruvrun.ports import free_ports
 from ruvrun.profile import link
 from ruvrun.profile.ends import End, end_of, peer_of
 from ruvrun.profile.link import answer, measure_link

@@ -62,8 +62,8 @@ def serve(
     Example: ruvrun serve dist/manifest.toml --port 8000
     """
     from ruvrun import launch
-    from ruvrun.machine import free_ports
     from ruvrun.placement import place, space
+    from ruvrun.ports import free_ports
 
     if role is not None:  # a child of ours
         signal.signal(signal.SIGTERM, _leave)

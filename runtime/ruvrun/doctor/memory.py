@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ruvrun import machine
+from ruvrun.amounts import show_bytes
 from ruvrun.doctor.finding import Finding, failure, warning, well
 from ruvrun.errors import FitError, RuvError
-from ruvrun.machine import Need, size
 from ruvrun.manifest import Space, reserve
+from ruvrun.needs import Need, needs, require_memory
 from ruvrun.placement import Placement, place, space
 
 RELEASES = "releases"
@@ -28,11 +29,11 @@ def memory(placement: Placement, asked: Space) -> Iterator[Finding]:
     home = home_of(placement.path)
     beside = {} if home is None else _needs_of_neighbours(home)
     available = machine.memory_available() if home is None else _usable()
-    available -= sum(need.total for needs in beside.values() for need in needs)
+    available -= sum(need.total for theirs in beside.values() for need in theirs)
     try:
-        machine.require_memory(wanted, max(0, available), context=asked.context, streams=asked.streams)
+        require_memory(wanted, max(0, available), context=asked.context, streams=asked.streams)
     except FitError as error:
-        others = [f"{name} needs {size(sum(need.total for need in needs))}" for name, needs in sorted(beside.items())]
+        others = [f"{name} needs {show_bytes(sum(need.total for need in own))}" for name, own in sorted(beside.items())]
         hint = f"uninstall one of the others ({', '.join(sorted(beside))}), or " if beside else ""
         seen = "; ".join([error.message, *error.context, *others])
         why = "a service that takes more than there is is ended by the kernel, or swaps and answers nobody"
@@ -40,18 +41,18 @@ def memory(placement: Placement, asked: Space) -> Iterator[Finding]:
         return
     total = sum(need.total for need in wanted)
     spoken = f" for {asked.streams} streams x {asked.context} tokens" if any(need.kv for need in wanted) else ""
-    seen = f"{size(total)} needed{spoken} ({'; '.join(map(str, wanted))}), {size(available)} available"
+    seen = f"{show_bytes(total)} needed{spoken} ({'; '.join(map(str, wanted))}), {show_bytes(available)} available"
     if total <= machine.memory_available():
         yield well("memory", seen)
     else:  # only of what is installed
         why = "what runs in its place counts until it ends; anything else has to leave room"
         hint = "look what takes it: ps -eo rss,comm --sort -rss | head"
-        yield warning("memory", f"{seen}, of which {size(machine.memory_available())} now", why, hint)
+        yield warning("memory", f"{seen}, of which {show_bytes(machine.memory_available())} now", why, hint)
 
 
 def needs_of(placement: Placement, asked: Space) -> list[Need]:
     """What the stages of a placement need with this space."""
-    return machine.needs(placement.manifest, placement.stages, context=asked.context, streams=asked.streams)
+    return needs(placement.manifest, placement.stages, context=asked.context, streams=asked.streams)
 
 
 def home_of(path: Path) -> Path | None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ruvrun import machine
+from ruvrun import ports as machine_ports
 from ruvrun.doctor.finding import Finding, failure, warning, well
 from ruvrun.doctor.memory import home_of, neighbours
 from ruvrun.placement import Placement
@@ -28,7 +28,7 @@ def ports(placement: Placement, http: int | None, root: Path) -> Iterator[Findin
             seen = f"{port} is also that of ruvrun@{held[port]}, which is installed here"
             yield failure(what, seen, why, "give this one other ports: node/nodes.toml, on all of its nodes", 7)
             continue
-        if machine.port_is_free("0.0.0.0", port):
+        if machine_ports.port_is_free("0.0.0.0", port):
             yield well(what, f"{port} is free")
             continue
         holder = holder_of(port, root)

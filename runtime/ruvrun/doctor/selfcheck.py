@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ruvrun import machine
+from ruvrun.amounts import show_bytes
 from ruvrun.bundle import HEAD
 from ruvrun.doctor.finding import Finding, failed, failure, warning, well
 from ruvrun.errors import RuvError
-from ruvrun.machine import size
 from ruvrun.manifest import Space
+from ruvrun.needs import needs
 from ruvrun.pipeline.loading import load_worker
 from ruvrun.placement import Placement
 
@@ -26,13 +27,14 @@ def selfcheck(placement: Placement, asked: Space) -> Iterator[Finding]:
     for name in placement.stages:
         check = f"self-check {name}"
         wanted = {
-            streams: machine.needs(placement.manifest, [name], context=asked.context, streams=streams)[0].total
+            streams: needs(placement.manifest, [name], context=asked.context, streams=streams)[0].total
             for streams in (asked.streams, 1)
         }
         available = machine.memory_available()
         streams = next((each for each, need in wanted.items() if need <= available), 0)
         if not streams:
-            seen = f"left for the start: it takes {size(wanted[1])}, and {size(available)} are free beside what runs"
+            takes, free = show_bytes(wanted[1]), show_bytes(available)
+            seen = f"left for the start: it takes {takes}, and {free} are free beside what runs"
             hint = "nothing: it is made when this release starts; to make it now, end what takes the memory"
             yield warning(check, seen, _WHY, hint)
             continue

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from ruvrun.amounts import show_bytes
 from ruvrun.doctor.facts import read
 from ruvrun.doctor.finding import Finding, warning, well
-from ruvrun.machine import size
 
 _ROOM = 256 << 20
 _SWAPPED = 64 << 20
@@ -21,7 +21,7 @@ def disk(bundle: Path) -> Finding:
     """Whether the next release fits beside this one."""
     own = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file() and not path.is_symlink())
     free = shutil.disk_usage(bundle).free
-    seen = f"{size(free)} free in {bundle}, the bundle takes {size(own)}"
+    seen = f"{show_bytes(free)} free in {bundle}, the bundle takes {show_bytes(own)}"
     if free >= own + _ROOM:
         return well("disk", seen)
     why = "the next release is installed beside this one, and a full disk ends services of all kinds"
@@ -38,10 +38,10 @@ def swap(root: Path) -> Finding:
             names.append(name)
             used += int(taken) * 1024
     if used <= _SWAPPED:
-        return well("swap", f"{', '.join(names)}, {size(used)} in use" if names else "none on a disk")
+        return well("swap", f"{', '.join(names)}, {show_bytes(used)} in use" if names else "none on a disk")
     why = "each token reads all weights; those that were swapped out come back from the disk every time"
     off = "sudo dphys-swapfile swapoff" if "/var/swap" in names else "sudo swapoff -a"
-    return warning("swap", f"{size(used)} in use on {', '.join(names)}", why, f"free memory, then: {off}")
+    return warning("swap", f"{show_bytes(used)} in use on {', '.join(names)}", why, f"free memory, then: {off}")
 
 
 def clock(root: Path) -> Finding:

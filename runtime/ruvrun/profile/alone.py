@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ruvrun.bundle import SECRET_KEY, StageSpec, stage_of
-from ruvrun.machine import free_ports
 from ruvrun.manifest import (
     LOCAL,
     MANIFEST,
@@ -26,6 +25,7 @@ from ruvrun.manifest import (
     load_manifest,
 )
 from ruvrun.placement import LOOPBACK, Endpoint, Endpoints
+from ruvrun.ports import free_ports
 from ruvrun.transport.keys import make_keypair, write_keys
 
 NODE = "here"
