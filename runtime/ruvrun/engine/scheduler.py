@@ -111,7 +111,7 @@ class Scheduler:
     def _group(self, decoding: list[Sequence], decode_steps: int) -> list[Part]:
         """One token of each ready member of the group whose turn it is.
 
-        None while as many steps as groups are in the ring.
+        Nothing while as many steps as groups are in the ring.
         """
         if not decoding:
             return []
