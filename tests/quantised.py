@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ruvcompile.passes.quantise import BLOCK, Quantised, quantise_rows
+from ruvcompile.passes.levels import BLOCK, Quantised, quantise_rows
 
 Float = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -3,7 +3,7 @@
 GGUF holds the same models as Hugging Face directories do, under other names, and with some things changed by the
 converter that wrote it. All of it is undone here, so that a family is described once (``load/families``):
 
-1. Keys: ``<architecture>.block_count`` is ``num_hidden_layers``, and so on (``_config``). What a file leaves out because
+1. Keys: ``<architecture>.block_count`` is ``num_hidden_layers``, and so on. What a file leaves out because
    the program that reads GGUF knows it by architecture (every fourth layer of smollm3 without rotary embedding, the
    pattern of gemma's windows) is put in.
 2. Names: ``blk.3.attn_q.weight`` is ``model.layers.3.self_attn.q_proj.weight`` (``gguf_names``).

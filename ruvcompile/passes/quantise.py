@@ -10,9 +10,8 @@ quantised here, into the program, and never again.
 3. A head tied to the embedding has the same values, scales and zero points, byte by byte, under names of its own.
 4. Everything else (norms, rotary tables) stays as it is.
 
-Four bits are asymmetric with a uint8-packed zero point per block (float zero points take a kernel that is two
-orders of magnitude slower); eight bits are symmetric around 128. A block's scale is fitted by least squares
-after rounding, over a few ranges; the error against the file is measured (``verify/loss.py``), never assumed.
+How a weight becomes levels is told in ``levels``; the error against the file is measured (``verify/loss.py``), never
+assumed.
 
 All results are lazy: a tensor is quantised when a file is written, and forgotten soon after. The float weight is
 never whole in memory where it can be read in parts.
@@ -22,43 +21,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
-from ruvcompile.matrices import row_blocks
+from ruvcompile.matrices import Floats, row_blocks
+from ruvcompile.passes.levels import BLOCK, Bytes, Quantised, quantise_rows
 from ruvcompile.passes.state import by_position
 from ruvcompile.program import BITS, TIED, Program
 
-BLOCK = 32
 MS_DOMAIN = "com.microsoft"
 ACCURACY = {"int8": 4, "float": 1}  # MatMulNBits' accuracy_level, by what it is to do with activations
-FITTED_RANGES = (1.0, 0.9)
 # Values, scales and zeros of one tensor are read in turn, those of three stacked projections side by side. Each
 # thread that writes weights keeps this many results meanwhile.
 KEPT = 3
-# Weights that are worked on at once: some twenty passes over them, in a core's own cache three times as fast.
-AT_ONCE = 128 * 1024
-
-Float = npt.NDArray[np.float32]
-Bytes = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Quantised:
-    """One weight ``[rows, columns]`` in blocks of 32 along its columns.
-
-    ``values`` ``[rows, columns * bits / 8]``, low nibble first; ``scales`` ``[rows, columns / 32]``;
-    ``zeros`` ``[rows, ceil(columns / 32 * bits / 8)]`` or None where it is the middle of the range.
-    """
-
-    values: Bytes
-    scales: Float
-    zeros: Bytes | None
 
 
 def quantise(program: Program, quant: str, *, accuracy: int = 4) -> Program:
@@ -94,80 +71,6 @@ def _floats(program: Program) -> bool:
     """Whether the weights are floats, ours to quantise: not those of a file that was quantised by whoever made it."""
     assert program.decoder is not None
     return not program.decoder.exported and all(node.op_type != "MatMulNBits" for node in program.model.graph)
-
-
-def quantise_rows(parts: Iterable[Float], shape: tuple[int, ...], bits: int) -> Quantised:
-    """Quantise a matrix ``[rows, columns]``, columns a multiple of 32, to 4 or 8 bits. It comes a few rows at a time
-    (``matrices.row_blocks``), together of ``shape``.
-    """
-    rows, columns = shape
-    blocks = columns // BLOCK
-    values = np.empty((rows, columns * bits // 8), np.uint8)
-    scales = np.empty((rows, blocks), np.float32)
-    zeros = np.empty((rows, (blocks + 1) // 2), np.uint8) if bits == 4 else None
-    step, at = max(1, AT_ONCE // columns), 0
-    for part in parts:
-        for start in range(0, len(part), step):
-            some = np.ascontiguousarray(part[start : start + step], np.float32).reshape(-1, BLOCK)
-            here = slice(at, at + some.size // columns)
-            levels, scale, zero = _fit_asymmetric(some) if bits == 4 else _fit_symmetric(some)
-            scales[here] = scale.reshape(-1, blocks)
-            if zeros is not None:
-                packed = levels.reshape(-1, columns // 2, 2)
-                np.bitwise_or(packed[..., 0], packed[..., 1] << 4, out=values[here])
-                zeros[here] = _pack_zeros(zero.reshape(-1, blocks))
-            else:
-                values[here] = levels.reshape(-1, columns)
-            at = here.stop
-    return Quantised(values, scales, zeros)
-
-
-def _fit_symmetric(blocks: Float) -> tuple[Bytes, Float, Bytes]:
-    """Levels ``[n, 32]`` around 128 and scales ``[n]`` of blocks ``[n, 32]``; zero points are all the same."""
-    scale = np.abs(blocks).max(1) / np.float32(127)
-    levels = np.rint(blocks / _divisor(scale)[:, None]) + np.float32(128)
-    return levels.astype(np.uint8), scale, np.empty(0, np.uint8)
-
-
-def _fit_asymmetric(blocks: Float) -> tuple[Bytes, Float, Bytes]:
-    """Levels ``[n, 32]`` (0 to 15), scales ``[n]`` and zero points ``[n]``: the least squared error of a few ranges."""
-    low, high = np.minimum(blocks.min(1), 0), np.maximum(blocks.max(1), 0)
-    best: tuple[Float, Float, Float] | None = None
-    least: Float | None = None
-    for share in FITTED_RANGES:
-        step = _divisor((high - low) * np.float32(share / 15))
-        zero = np.clip(np.rint(-low * np.float32(share) / step), 0, 15)
-        centred = np.clip(np.rint(blocks / step[:, None]) + zero[:, None], 0, 15) - zero[:, None]
-        # With levels L fixed, the best scale is <w, L> / <L, L>, and its error |w|^2 - <w, L>^2 / <L, L>.
-        power = np.einsum("ij,ij->i", centred, centred)
-        along = np.einsum("ij,ij->i", blocks, centred)
-        gain = along * along / _divisor(power)
-        candidate = (along / _divisor(power), zero, centred)
-        if best is None or least is None:
-            best, least = candidate, gain
-            continue
-        better = gain > least
-        least = np.where(better, gain, least)
-        best = (
-            np.where(better, candidate[0], best[0]),
-            np.where(better, candidate[1], best[1]),
-            np.where(better[:, None], candidate[2], best[2]),
-        )
-    assert best is not None
-    scale, zero, centred = best
-    return (centred + zero[:, None]).astype(np.uint8), scale.astype(np.float32), zero.astype(np.uint8)
-
-
-def _divisor(value: Float) -> Float:
-    """``value`` with zeros replaced by one, so that an all-zero block divides harmlessly."""
-    return np.where(value == 0, np.float32(1), value)
-
-
-def _pack_zeros(zeros: Bytes) -> Bytes:
-    if zeros.shape[1] % 2:
-        zeros = np.concatenate([zeros, np.zeros((zeros.shape[0], 1), np.uint8)], 1)
-    packed: Bytes = zeros[:, 0::2] | zeros[:, 1::2] << 4
-    return packed
 
 
 def _bits(weight: ir.Value | None, quant: str, wide: int) -> int:
@@ -223,7 +126,7 @@ class _Weights:
             values.append(self._lazy(f"{base}.zeros", ir.DataType.UINT8, zeros, lambda: _present(read().zeros)))
         return values
 
-    def _read(self, name: str, parts: Callable[[], Iterable[Float]], shape: tuple[int, int], bits: int) -> Quantised:
+    def _read(self, name: str, parts: Callable[[], Iterable[Floats]], shape: tuple[int, int], bits: int) -> Quantised:
         kept: dict[tuple[str, int], Quantised] = self._thread.__dict__.setdefault("kept", {})
         found = kept.get((name, bits))
         if found is None:
@@ -232,9 +135,7 @@ class _Weights:
                 del kept[next(iter(kept))]
         return found
 
-    def _lazy(
-        self, name: str, dtype: ir.DataType, shape: tuple[int, ...], read: Callable[[], npt.NDArray[Any]]
-    ) -> ir.Value:
+    def _lazy(self, name: str, dtype: ir.DataType, shape: tuple[int, ...], read: Callable[[], Bytes]) -> ir.Value:
         if name in self.graph.initializers:
             return self.graph.initializers[name]
         tensor = ir.LazyTensor(lambda: ir.Tensor(read(), name=name), dtype=dtype, shape=ir.Shape(shape), name=name)
@@ -280,4 +181,4 @@ def _present(zeros: Bytes | None) -> Bytes:
     return zeros
 
 
-__all__ = ["BLOCK", "MS_DOMAIN", "Quantised", "quantise", "quantise_rows"]
+__all__ = ["ACCURACY", "MS_DOMAIN", "quantise"]

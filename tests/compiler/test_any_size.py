@@ -19,8 +19,9 @@ from ruvcompile.matrices import FloatTensor, row_blocks
 from ruvcompile.measure import decoder as measuring
 from ruvcompile.measure.terms import Terms
 from ruvcompile.parts import Parts, run_parts
+from ruvcompile.passes.levels import quantise_rows
 from ruvcompile.passes.pieces import pieces, program_units, unit_keys
-from ruvcompile.passes.quantise import quantise, quantise_rows
+from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
 from ruvcompile.progress import Silent
 from ruvcompile.verify.floats import float_groups, run_floats

@@ -17,7 +17,8 @@ from onnx import TensorProto, helper
 from ruvcompile.load import load
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes import run as run_passes
-from ruvcompile.passes.quantise import BLOCK, quantise
+from ruvcompile.passes.levels import BLOCK
+from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import BITS, Decoder, Program
 from ruvcompile.whole import run_whole
 from ruvrun.errors import InputError

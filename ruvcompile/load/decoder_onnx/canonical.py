@@ -31,7 +31,7 @@ from ruvcompile.load.decoder_onnx.runs import Dims, Seen, size_of, watch
 from ruvcompile.load.decoder_onnx.shapes import describe, settle_shapes
 from ruvcompile.lower.onnxruntime import FINAL_NORM
 from ruvcompile.lower.onnxruntime.attention import HEAD_MULTIPLE
-from ruvcompile.passes.quantise import BLOCK
+from ruvcompile.passes.levels import BLOCK
 from ruvcompile.passes.state import FILLED, POSITIONS, Ports, find_ports
 
 # What kernels that add up in another order may differ by, as a share of the norm; and with activations in 8 bits.
