@@ -1,4 +1,4 @@
-"""What tests of several files begin with: a llama of random numbers on disk, and a graph for an accelerator."""
+"""What tests of several files begin with: a folder, a llama of random numbers on disk, a graph for an accelerator."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from pathlib import Path
 import onnx
 import pytest
 
+from ruvcompile.lower.weights import WeightStore
 from tests.checkpoints import CONFIGS, Tensors, random_tensors, write_directory
 from tests.compiler.accelerators import detecting
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For what all tests of a file use."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def store(folder: Path) -> WeightStore:
+    return WeightStore(folder / "store")
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ LAYERS = 3
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    return write_tiny_gguf(tmp_path_factory.mktemp("any-size") / "tiny.gguf", quant="F16", layers=LAYERS, tied=False)
+    return write_tiny_gguf(tmp_path_factory.mktemp("disk") / "tiny.gguf", quant="F16", layers=LAYERS, tied=False)
 
 
 @pytest.fixture(scope="module")

@@ -44,11 +44,6 @@ class Told(Silent):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("links")
-
-
-@pytest.fixture(scope="module")
 def model(folder) -> Path:
     return write_tiny_gguf(folder / "tiny.gguf", layers=LAYERS)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -19,11 +17,6 @@ from tests.logits import answer
 LAYERS = 3
 UNITS = 2 * LAYERS + 2
 STATE = ("seqlens_k", "total_sequence_length", "logit_rows")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("lower")
 
 
 FORMS: dict[str, dict[str, object]] = {

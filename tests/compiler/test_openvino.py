@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -35,18 +34,8 @@ FAMILIES = ("mistral", "qwen2", "phi3-long", "gemma3", "smollm3")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("openvino")
-
-
-@pytest.fixture(scope="module")
 def program(folder) -> Program:
     return tiny_program(folder, layers=2, ffn=128)
-
-
-@pytest.fixture(scope="module")
-def store(folder) -> WeightStore:
-    return WeightStore(folder / "store")
 
 
 SIZES = [40, *[1] * 20]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,11 +17,6 @@ from tests.decoders import Stage, family_program
 from tests.logits import CONTEXT, SLOTS, step, written
 
 FORMS = {"openvino-gpu": ["stage"], "openvino-npu": ["4x4", "80x1"]}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("forms")
 
 
 @pytest.fixture(scope="module")

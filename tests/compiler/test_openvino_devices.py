@@ -38,18 +38,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("devices")
-
-
-@pytest.fixture(scope="module")
 def program() -> Program:
     return family_program("llama", "int4", accuracy=1)
-
-
-@pytest.fixture(scope="module")
-def store(folder) -> WeightStore:
-    return WeightStore(folder / "store")
 
 
 @pytest.fixture(scope="module")

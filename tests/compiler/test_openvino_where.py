@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from ruvcompile.errors import FitError, InputError, MachineError
-from ruvcompile.lower.weights import WeightStore
 from ruvcompile.program import Program
 from ruvrun.bundle import StageSpec
 from ruvrun.executors import load_decoder
@@ -21,18 +20,8 @@ FORMS = ("openvino-gpu", "openvino-npu")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("devices")
-
-
-@pytest.fixture(scope="module")
 def program() -> Program:
     return family_program("llama", "int4", accuracy=1)
-
-
-@pytest.fixture(scope="module")
-def store(folder) -> WeightStore:
-    return WeightStore(folder / "store")
 
 
 @pytest.fixture(scope="module")

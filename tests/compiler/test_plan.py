@@ -46,11 +46,6 @@ def _two_cores() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("plan")
-
-
-@pytest.fixture(scope="module")
 def model(folder) -> Path:
     return write_tiny_gguf(folder / "tiny.gguf", layers=LAYERS)
 

@@ -26,11 +26,6 @@ from tests.models import write_tiny_gguf
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("verify")
-
-
-@pytest.fixture(scope="module")
 def source(folder) -> Program:
     return passes.run(load(str(write_tiny_gguf(folder / "tiny.gguf", quant="Q8_0"))))
 
