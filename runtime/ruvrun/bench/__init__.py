@@ -235,8 +235,8 @@ def interval(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def sweep(streams: Sequence[int], repeats: int, once: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """Measure each number of streams ``repeats`` times, in turn, so that a machine that slows down slows all; one that is
-    named twice is measured twice as often.
+    """Measure each number of streams ``repeats`` times, in turn, so that a machine that slows down slows all; one that
+    is named twice is measured twice as often.
 
     One measurement is returned as it is; several as ``runs``, with a mean for each number of streams.
     """
