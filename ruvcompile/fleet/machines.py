@@ -13,8 +13,8 @@ from ruvrun.manifest import LOCAL, reserve
 HOST = "host"
 PORT = 7070
 
-MOST_NODES = 1024
-"""Machines of one fleet. A head has a line to each, and the plan is for each; larger numbers are slips of the hand."""
+MOST_NODES = 256
+"""Machines of one fleet: a plan for so many takes minutes. Larger numbers are slips of the hand, or several fleets."""
 
 
 @dataclass(frozen=True)
