@@ -108,7 +108,7 @@ class Case:
         """Tokens or calls per second of one pipeline with so many sequences."""
         slowest, through = beat
         if self.decoder:
-            steps = -(-share // -(-share // stages))
+            steps = min(share, stages)
             return 1e3 * share / max(steps * slowest, through)
         steps = min(share, 2 * stages)
         return 1e3 * steps / max(steps * slowest, through)
@@ -125,7 +125,7 @@ class Case:
             single: whether only one of the sequences is there.
         """
         rows = 1 if single or not self.decoder else -(-share // stages)
-        usual = share / -(-share // rows) if self.decoder and not single else rows
+        usual = share / min(share, stages) if self.decoder and not single else rows
         heads = lanes * self.head_ms(usual), self.head_ms(rows)
         busy, passing = Exhaustive(self.task(usual, held, heads[0])), Exhaustive(self.task(rows, held, heads[1]))
         found: dict[Cut, dict[Order, Beat]] = {}

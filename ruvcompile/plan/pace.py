@@ -1,11 +1,12 @@
 """How fast a pipeline is with so many sequences, from the times of its parts. Pure arithmetic.
 
-The engine (``ruvrun.engine.scheduler``) divides S sequences into steps of ``k = ceil(S / s)`` rows for s stages, and
-has ``g = ceil(S / k)`` of them in the ring. A step that returns is sent on at once, so a round, in which every sequence
-gets one token, takes the longer of two: the slowest resource has g steps to deal with; and no step is back before it
-has been everywhere. Resources are the processes of the stages, each with what else its cores do, and the links. With
-one step in the ring only the second counts: it is what a single user waits for. Where the steps are not equal, as of 8
-sequences in three stages, the resources have the mean of them to deal with, and the way is that of the largest.
+The engine (``ruvrun.engine.scheduler``) divides S sequences into as many steps as there are stages, s, or S where that
+is less, of ``k = ceil(S / s)`` rows at most. (Other numbers, where these would make a round much shorter, are rare, and
+not counted on.) A step that returns is sent on at once, so a round, in which every sequence gets one token, takes the
+longer of two: the slowest resource has all steps to deal with; and no step is back before it has been everywhere.
+Resources are the processes of the stages, each with what else its cores do, and the links. With one step in the ring
+only the second counts: it is what a single user waits for. Where the steps are not equal, as of 8 sequences in three
+stages, the resources have the mean of them to deal with, and the way is that of the largest.
 
 No two steps take equally long, and stages that hand each other one step at a time wait for the longer one at each turn;
 and a step of one row, which does nothing but read weights, suffers more from company than one of many. How much that is
@@ -32,9 +33,8 @@ class Beat:
 
 
 def grouping(streams: int, stages: int) -> tuple[int, int]:
-    """Rows of a step and steps in the ring, of ``streams`` sequences."""
-    rows = -(-streams // stages)
-    return rows, -(-streams // rows)
+    """Rows of the largest step and steps in the ring, of ``streams`` sequences."""
+    return -(-streams // stages), min(streams, stages)
 
 
 def in_ring(streams: int, stages: int, *, decoder: bool) -> int:

@@ -7,9 +7,10 @@ takes in all of it and then sends what may go, as the real one does. Each step c
 A request goes to a pipeline that has room for it: the one that holds the fewest sequences and, of those, the one with
 the fewest prompt tokens to read; as the runtime's head chooses. While none has room requests wait, the oldest first.
 Where sequences share space, each pipeline has those who wait for its own, and gives them to one that has room.
-**When a node goes away**, its pipeline cannot work until every one of its nodes is there. What it held is lost with it;
-who asked for that asks again at once, and is served before others who came later (``retries`` counts it). Requests for
-which no pipeline ever comes back are ``lost``. If the head's node is away, nothing is served.
+**When a node goes away**, its pipeline cannot work until every one of its nodes is there. What it computed is lost with
+it, but the head has the tokens, so who was served goes on from these, at whichever pipeline is whole and before others
+who came later: prompt and tokens are computed again, and the next one comes after a pause (``retries`` counts that).
+Requests for which no pipeline ever comes back are ``lost``. If the head's node is away, nothing is served.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ class Service:
 
     def _changed(self, now: float, node: str, away: bool, concerned: dict[_Pipeline, None]) -> None:
         """A node went away or came back."""
-        begin_again: list[Job] = []
+        go_on: list[Job] = []
         for pipeline, expected in zip(self._pipelines, self._forecast.pipelines, strict=True):
             if node not in (self._forecast.head_node, *(stage.node for stage in expected.stages)):
                 continue
@@ -223,12 +224,11 @@ class Service:
             if away and pipeline.away == 1:
                 pipeline.epoch += 1
                 concerned.pop(pipeline, None)
-                begin_again += pipeline.turns.clear()
-        for job in begin_again:
+                go_on += pipeline.turns.clear()
+        for job in go_on:
             job.begin()
             job.retries += 1
-            job.times.clear()
-        waiting = sorted([*begin_again, *self._waiting], key=lambda job: job.number)
+        waiting = sorted([*go_on, *self._waiting], key=lambda job: job.number)
         self._waiting.clear()
         for job in waiting:
             self._dispatch(job, concerned)

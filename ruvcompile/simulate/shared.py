@@ -18,6 +18,7 @@ from ruvcompile.forecast import Forecast
 from ruvcompile.simulate.turns import Calls, Job, Step, Turns
 from ruvrun import frames
 from ruvrun.engine import Engine, Request, Sequence
+from ruvrun.engine.groups import groups_of
 from ruvrun.manifest.blocks import Pool, sequences_of
 
 _ANY = frames.Sampling(temperature=0.0, top_p=1.0, seed=0)
@@ -28,17 +29,19 @@ class SharedTurns:
 
     Args:
         stages: of the pipeline.
-        streams: sequences that were planned for; of a pool more are at work.
+        streams: sequences that may be at work.
         chunk: tokens of a prompt that go together.
         context: positions that a sequence may have.
+        groups: how many of them 1, 2, ... sequences form that decode.
         pool: what they share; None: each has a slot.
     """
 
     has_room = True
 
-    def __init__(self, stages: int, streams: int, chunk: int, context: int, pool: Pool | None) -> None:
-        at_work = streams if pool is None else sequences_of(streams)
-        self.engine = Engine(stages=stages, context=context, streams=at_work, chunk=chunk, pool=pool)
+    def __init__(
+        self, stages: int, streams: int, chunk: int, context: int, groups: tuple[int, ...], pool: Pool | None
+    ) -> None:
+        self.engine = Engine(stages=stages, context=context, streams=streams, chunk=chunk, groups=groups, pool=pool)
         self._jobs: dict[int, Job] = {}
         self._ring: deque[frames.Step] = deque()
 
@@ -65,8 +68,9 @@ class SharedTurns:
         return gone
 
     def add(self, job: Job) -> None:
-        """Take a request, behind those that came before it."""
-        self.take(job, Sequence(Request(job.number, (0,) * job.prompt, job.answer, _ANY, frozenset())))
+        """Take a request, behind those that came before it, with the tokens that it has."""
+        request = Request(job.number, (0,) * job.prompt, job.answer, _ANY, frozenset())
+        self.take(job, Sequence(request, [0] * (job.prompt + job.again)))
 
     def take(self, job: Job, sequence: Sequence) -> None:
         """Take what another one gave away."""
@@ -124,7 +128,12 @@ def level(pipelines: Collection[SharedTurns]) -> list[SharedTurns]:
 
 def turns_of(forecast: Forecast, number: int) -> Turns | Calls | SharedTurns:
     """What decides in a pipeline: rules for slots or for calls of a graph, or the engine where any has a pool."""
-    stages, pool = len(forecast.pipelines[number].stages), forecast.pipelines[number].pool
+    pipeline = forecast.pipelines[number]
+    stages, pool = len(pipeline.stages), pipeline.pool
+    if not forecast.decoder:
+        return Calls(stages)
+    streams = sequences_of(forecast.streams) if pool else forecast.streams
+    groups = groups_of([[stage.step_ms(rows) for rows in range(1, streams + 1)] for stage in pipeline.stages])
     if any(each.pool for each in forecast.pipelines):
-        return SharedTurns(stages, forecast.streams, forecast.chunk, forecast.context, pool)
-    return Turns(stages, forecast.streams, forecast.chunk) if forecast.decoder else Calls(stages)
+        return SharedTurns(stages, streams, forecast.chunk, forecast.context, groups, pool)
+    return Turns(stages, streams, forecast.chunk, groups)

@@ -1,10 +1,11 @@
 """Which sequences form the next step: the rules of the runtime's engine, for one simulated pipeline.
 
-They are the runtime's own (``ruvrun.engine``): groups of ``ceil(D / S)`` of the D decoding sequences, neighbours by
-slot; no more decode steps in the ring than groups; whole groups before parts of one, then the one that has waited
-longest; prompts in chunks, the oldest request first, with a decode step between two chunks while anybody decodes; and a
-window of twice as many steps as stages. The engine itself handles tokens, messages and numbers that a simulation has no
-use for. That both send the same steps at the same times is tested. (Where sequences share their space there are more
+They are the runtime's own (``ruvrun.engine``): those who decode in groups as equal as can be, neighbours by slot; no
+more decode steps in the ring than groups; whole groups before parts of one, then the one that has waited longest;
+prompts in chunks, the oldest request first, with a decode step between two chunks while anybody decodes and every stage
+has a step; and a window of twice as many steps as stages. Who lost what was computed has its prompt computed again, and
+then, one by one, the tokens that it has. The engine itself handles tokens, messages and numbers that a simulation has
+no use for. That both send the same steps at the same times is tested. (Where sequences share their space there are more
 rules, and the engine is taken itself: ``shared``.)
 
 Measured with 2,000 requests of about 128 tokens to 40 nodes, four stages in each pipeline and eight streams, which are
@@ -26,11 +27,13 @@ _NO_SLOT = -1
 class Job:
     """A request on its way: ``prompt_left`` tokens not sent yet, ``left`` tokens of the answer not returned yet.
 
-    ``since`` is when it last became ready, in results of its pipeline; ``due`` is set while a token is awaited. Times
-    are in ms; None where it has not come to that.
+    ``again`` is how many tokens are to be sent that it has already, before the next one comes: none, but where what was
+    computed was lost. ``since`` is when it last became ready, in results of its pipeline; ``due`` is set while a step
+    of it is in the ring. Times are in ms; None where it has not come to that.
     """
 
     __slots__ = (
+        "again",
         "answer",
         "arrived",
         "decoding",
@@ -55,34 +58,38 @@ class Job:
         self.answer = answer
         self.user = user
         self.retries = 0
+        self.left = answer
+        self.first: float | None = None
         self.done: float | None = None
         self.times: list[float] = []
         self.begin()
 
     def begin(self) -> None:
-        """From the beginning: new, or lost with a node."""
+        """No stage holds anything of it: it is new, or what was computed was lost with a node."""
         self.slot = _NO_SLOT
         self.prompt_left = self.prompt
-        self.left = self.answer
+        self.again = self.answer - self.left
         self.due = False
         self.decoding = False
         self.since = 0
-        self.first: float | None = None
 
 
 Step = tuple[list[Job], int, bool]
 """The sequences it brings a token for; how many tokens it carries; whether it decodes."""
 
 _SLOT = operator.attrgetter("slot")
+_NUMBER = operator.attrgetter("number")
 
 
 class Turns:
-    """The head's view of one pipeline of ``stages`` stages with ``streams`` slots; prompts go in ``chunk`` tokens."""
+    """The head's view of one pipeline of ``stages`` stages with ``streams`` slots; prompts go in ``chunk`` tokens, and
+    1, 2, ... sequences that decode form as many ``groups``.
+    """
 
     put_backs = waiting = 0
 
-    def __init__(self, stages: int, streams: int, chunk: int) -> None:
-        self._stages = stages
+    def __init__(self, stages: int, streams: int, chunk: int, groups: tuple[int, ...]) -> None:
+        self._stages, self._counts = stages, groups
         self._window = 2 * stages
         self._streams = streams
         self._chunk = chunk
@@ -118,7 +125,7 @@ class Turns:
         """Give a request the lowest free slot; there is one."""
         job.slot = heapq.heappop(self._free)
         self._running[job] = None
-        self._prompts.append(job)
+        insort(self._prompts, job, key=_NUMBER)
 
     def next(self) -> Step | None:
         """The next step to send, None where none may go now; it counts as sent."""
@@ -134,7 +141,7 @@ class Turns:
                 self._in_ring += 1
                 self._decode_steps += 1
                 return chosen, len(chosen), True
-            if self._after_chunk:
+            if self._after_chunk and self._in_ring >= self._stages:
                 return None
         if not self._prompts:
             return None
@@ -147,6 +154,9 @@ class Turns:
             return [], self._chunk, False
         self._prompts.popleft()
         job.prompt_left = 0
+        if job.again:
+            self._decodes(job)
+            return [], left, False
         job.due = True
         return [job], left, False
 
@@ -157,15 +167,19 @@ class Turns:
             self._decode_steps -= 1
         self._results += 1
         done = []
+        came = jobs
         for job in jobs:
             job.due = False
             job.since = self._results
+            if job.again:
+                job.again -= 1
+                if job.again:  # the next one is known, too
+                    came = [each for each in came if each is not job]
+                    continue
             job.left -= 1
             if not job.decoding:
-                job.decoding = True
                 job.first = now
-                insort(self._decoding, job, key=_SLOT)
-                self._stale = True
+                self._decodes(job)
             if not job.left:
                 job.done = now
                 done.append(job)
@@ -174,7 +188,13 @@ class Turns:
             self._decoding.remove(job)
             self._stale = True
             heapq.heappush(self._free, job.slot)
-        return jobs, done
+        return came, done
+
+    def _decodes(self, job: Job) -> None:
+        """From now on it goes one token at a time."""
+        job.decoding, job.since = True, self._results
+        insort(self._decoding, job, key=_SLOT)
+        self._stale = True
 
     def _group(self) -> list[Job]:
         """The ready members of the group whose turn it is; empty where nobody is ready."""
@@ -193,8 +213,12 @@ class Turns:
         return chosen
 
     def _regroup(self) -> None:
-        size = -(-len(self._decoding) // self._stages)
-        self._groups = [self._decoding[start : start + size] for start in range(0, len(self._decoding), size)]
+        decoding, self._groups = self._decoding, []
+        groups = self._counts[len(decoding) - 1] if decoding else 0
+        end = 0
+        for number in range(groups):
+            start, end = end, end + len(decoding) // groups + (number < len(decoding) % groups)
+            self._groups.append(decoding[start:end])
         self._stale = False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from ruvcompile.forecast import Forecast, HopForecast, PipelineForecast, StageForecast
 from ruvcompile.simulate.load import Draws, Lengths, Load
-from ruvcompile.simulate.service import Service
+from ruvcompile.simulate.service import Absence, Service
 from ruvrun.engine import Engine, Request
+from ruvrun.engine import Sequence as EngineSequence
+from ruvrun.engine.groups import groups_of
 from ruvrun.frames import Sampled, Sampling, Step
 from ruvrun.manifest.blocks import Pool, sequences_of
 from tests.compiler.forecasts import NEAR, NOTHING, line
@@ -27,6 +29,7 @@ CHUNK, CONTEXT, SIZE = 16, 64, 4
 BLOCKS = CONTEXT // SIZE
 """Of one sequence that uses the whole context."""
 Asked = tuple[float, int, int]
+Away = tuple[float, float]
 
 
 def _takes(pipeline: PipelineForecast, place: int, step: Step, asked: Sequence[Asked]) -> float:
@@ -41,64 +44,105 @@ def _takes(pipeline: PipelineForecast, place: int, step: Step, asked: Sequence[A
     return hop.ms_per_byte * hop.bytes_per_row * carried
 
 
-def by_engine(forecast: Forecast, asked: Sequence[Asked]) -> tuple[list[list[float]], int]:
-    """When each token of each request comes, by the real engine and servers that have an event for all they do; and how
-    many were put back.
+class Played:
+    """The real engine, and servers that have an event for all they do. While the pipeline is ``away`` nothing goes, and
+    what was computed is lost.
     """
-    (pipeline,) = forecast.pipelines
-    engine = Engine(
-        stages=len(pipeline.stages),
-        context=forecast.context,
-        streams=sequences_of(forecast.streams) if pipeline.pool else forecast.streams,
-        chunk=forecast.chunk,
-        pool=pipeline.pool,
-    )
-    queues: list[deque[Step]] = [deque() for _ in range(2 * len(pipeline.stages) + 1)]
-    busy: list[Step | None] = [None] * len(queues)
-    events: list[tuple[float, int, str, Any]] = []
-    times: list[list[float]] = [[] for _ in asked]
-    numbers = itertools.count()
 
-    def plan(at: float, kind: str, what: Any) -> None:
-        heapq.heappush(events, (at, next(numbers), kind, what))
+    def __init__(self, forecast: Forecast, asked: Sequence[Asked], away: Sequence[Away]) -> None:
+        (self.pipeline,) = forecast.pipelines
+        streams = sequences_of(forecast.streams) if self.pipeline.pool else forecast.streams
+        stages = self.pipeline.stages
+        self.engine = Engine(
+            stages=len(stages),
+            context=forecast.context,
+            streams=streams,
+            chunk=forecast.chunk,
+            groups=groups_of([[stage.step_ms(rows) for rows in range(1, streams + 1)] for stage in stages]),
+            pool=self.pipeline.pool,
+        )
+        self.asked = asked
+        self.queues: list[deque[Step]] = [deque() for _ in range(2 * len(stages) + 1)]
+        self.busy: list[Step | None] = [None] * len(self.queues)
+        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.numbers = itertools.count()
+        self.times: list[list[float]] = [[] for _ in asked]
+        self.held: list[EngineSequence] | None = None
+        for number, (at, prompt, answer) in enumerate(asked):
+            request = Request(number, (1,) * prompt, answer, Sampling(0.0, 1.0, 0), frozenset())
+            self.plan(at, self.come, EngineSequence(request))
+        for start, end in away:
+            self.plan(start, self.go_away)
+            self.plan(end, self.come_back)
 
-    def begin(place: int, now: float) -> None:
-        if busy[place] is None and queues[place]:
-            step = busy[place] = queues[place].popleft()
-            plan(now + _takes(pipeline, place, step, asked), "done", place)
+    def run(self) -> None:
+        while self.events:
+            now = self.events[0][0]
+            while self.events and self.events[0][0] == now:
+                _, _, act, what = heapq.heappop(self.events)
+                act(now, *what)
+            while (sent := self.engine.step()) is not None:
+                if isinstance(sent[0], Step):
+                    self.there(now, 0, sent[0])
+        assert self.engine.idle
 
-    for number, (at, prompt, answer) in enumerate(asked):
-        request = Request(number, (1,) * prompt, answer, Sampling(0.0, 1.0, 0), frozenset())
-        plan(at, "asked", request)
-    while events:
-        now = events[0][0]
-        while events and events[0][0] == now:
-            _, _, kind, what = heapq.heappop(events)
-            if kind == "asked":
-                engine.add(what)
-            elif kind == "done":
-                step, busy[what] = busy[what], None
-                latency = 0.0 if what % 2 else pipeline.hops[what // 2].latency_ms
-                plan(now + latency, "there", (what + 1, step))
-                begin(what, now)
-            elif what[0] < len(queues):
-                queues[what[0]].append(what[1])
-                begin(what[0], now)
-            else:
-                due = tuple((seq.id, (7,)) for seq in what[1].seqs if seq.rows)
-                for token in engine.receive(Sampled(what[1].epoch, what[1].step, due)):
-                    times[token.id].append(now)
-                check(engine)
-        while (sent := engine.step()) is not None:
-            if isinstance(sent[0], Step):
-                queues[0].append(sent[0])
-                begin(0, now)
-    assert engine.idle
-    return times, engine.put_backs
+    def plan(self, at: float, act: Callable[..., None], *what: Any) -> None:
+        heapq.heappush(self.events, (at, next(self.numbers), act, what))
+
+    def come(self, _now: float, sequence: EngineSequence) -> None:
+        if self.held is None:
+            self.engine.resume(sequence)
+        else:
+            self.held.append(sequence)
+
+    def go_away(self, _now: float) -> None:
+        self.held = self.engine.abandon()
+        for queue in self.queues:
+            queue.clear()
+        self.busy = [None] * len(self.queues)
+
+    def come_back(self, now: float) -> None:
+        held, self.held = self.held, None
+        for sequence in held or ():
+            self.come(now, sequence)
+
+    def begin(self, now: float, place: int) -> None:
+        if self.busy[place] is None and self.queues[place]:
+            step = self.busy[place] = self.queues[place].popleft()
+            self.plan(now + _takes(self.pipeline, place, step, self.asked), self.done, place, step)
+
+    def done(self, now: float, place: int, step: Step) -> None:
+        if step.epoch == self.engine.epoch:
+            self.busy[place] = None
+            latency = 0.0 if place % 2 else self.pipeline.hops[place // 2].latency_ms
+            self.plan(now + latency, self.there, place + 1, step)
+            self.begin(now, place)
+
+    def there(self, now: float, place: int, step: Step) -> None:
+        if step.epoch < self.engine.epoch:
+            return
+        if place < len(self.queues):
+            self.queues[place].append(step)
+            self.begin(now, place)
+            return
+        due = tuple((seq.id, (7,)) for seq in step.seqs if seq.rows)
+        for token in self.engine.receive(Sampled(step.epoch, step.step, due)):
+            self.times[token.id].append(now)
+        check(self.engine)
 
 
-def by_simulation(forecast: Forecast, asked: Sequence[Asked]) -> tuple[list[list[float]], int]:
-    service = Service(forecast, Load(len(asked), Lengths(1), Lengths(1), rate=1.0), times=True)
+def by_engine(forecast: Forecast, asked: Sequence[Asked], away: Sequence[Away] = ()) -> tuple[list[list[float]], int]:
+    """When each token of each request comes, and how many were put back."""
+    played = Played(forecast, asked, away)
+    played.run()
+    return played.times, played.engine.put_backs
+
+
+def by_simulation(
+    forecast: Forecast, asked: Sequence[Asked], away: Sequence[Away] = ()
+) -> tuple[list[list[float]], int]:
+    absences = [Absence(forecast.pipelines[0].stages[-1].node, *each) for each in away]
+    service = Service(forecast, Load(len(asked), Lengths(1), Lengths(1), rate=1.0), absences, times=True)
     arrivals, prompts, answers = (list(each) for each in zip(*asked, strict=True))
     service._draws = Draws(prompts, answers, arrivals, [])
     outcome = service.run()
@@ -152,6 +196,35 @@ def test_every_token_comes_when_the_engine_says(
     found, counted = by_simulation(forecast, asked)
     assert counted == put_backs
     event(f"{'some' if put_backs else 'none'} put back")
+    assert [len(each) for each in found] == [len(each) for each in expected] == [answer for _, _, answer in asked]
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["slots", "blocks"])
+@given(
+    st.integers(1, 4),
+    st.integers(1, 7),
+    st.integers(1, 10),
+    st.integers(0, 2**32 - 1),
+    st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6).filter(lambda pauses: len(pauses) % 2 == 0),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_is_lost_is_computed_again_as_the_engine_does_it(
+    shared: bool, stages: int, streams: int, requests: int, seed: int, pauses: list[float]
+) -> None:
+    """A node goes and comes back, one to three times: every token comes once, and when the engine says."""
+    random = np.random.default_rng(seed)
+    forecast = drawn(random, stages, streams, Pool(BLOCKS + int(random.integers(0, 20)), SIZE) if shared else None)
+    asked = asked_of(random, requests, 40)
+    undisturbed, _ = by_engine(forecast, asked)
+    end = max(times[-1] for times in undisturbed)
+    moments = np.cumsum(pauses).tolist()
+    away = [(end * start / 2, end * back / 2) for start, back in zip(moments[::2], moments[1::2], strict=True)]
+    expected, put_backs = by_engine(forecast, asked, away)
+    found, counted = by_simulation(forecast, asked, away)
+    assert counted == put_backs
+    event(f"{'later' if expected != undisturbed else 'nobody noticed'}")
     assert [len(each) for each in found] == [len(each) for each in expected] == [answer for _, _, answer in asked]
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-9)

@@ -23,7 +23,7 @@ def check(engine: Engine) -> None:
     if isinstance(roster.table, BlockTable):
         _check_blocks(roster.table, roster.running.values())
     assert len(engine._flights) <= engine.window, "more steps in the ring than the window allows"
-    assert sum(flight.decode for flight in engine._flights) <= engine._stages
+    assert sum(flight.decode for flight in engine._flights) <= max(engine._scheduler._groups)
     numbers = [flight.step for flight in engine._flights]
     assert numbers == sorted(set(numbers))
     assert all(number < engine._numbered for number in numbers)

@@ -35,13 +35,23 @@ class Ring:
         chunk: int = 4,
         context: int = CONTEXT,
         beside: tuple[int, ...] = (),
+        groups: tuple[int, ...] = (),
         reuse: int = 0,
         pool: Pool | None = None,
     ) -> None:
         self.engine = Engine(
-            stages=stages, context=context, streams=streams, chunk=chunk, beside=beside, reuse=reuse, pool=pool
+            stages=stages,
+            context=context,
+            streams=streams,
+            chunk=chunk,
+            beside=beside,
+            groups=groups,
+            reuse=reuse,
+            pool=pool,
         )
         self._streams, self._pool = streams, pool
+        self._groups = groups or tuple(range(1, stages + 1))
+        self._usual = not groups
         self.workers = self._fresh(stages)
         self.inboxes: list[deque[_Parcel]] = [deque() for _ in range(stages + 1)]
         self.sent: list[frames.Ring] = []
@@ -111,13 +121,15 @@ class Ring:
             assert len(message.seqs) == 1, "a chunk is a step of its own"
             if self.decoding and not put_back:
                 last = {seq.id for seq in steps[-1].seqs}
-                assert self._decodes(steps[-1]), f"two chunks in a row although others decode: {last}"
+                idle = self.steps_out <= len(self.workers)  # this one is counted
+                assert idle or self._decodes(steps[-1]), f"two chunks in a row although others decode: {last}"
             (seq,) = message.seqs
             if seq.position + seq.count == len(self.prompts[seq.id]) and not seq.rows:
                 self.decoding.add(seq.id)  # its tokens are known from before
         else:
             assert all(seq.count == 1 for seq in message.seqs)
-            assert put_back or len(message.seqs) <= -(-len(self.decoding) // len(self.workers))
+            many = len(self.decoding)
+            assert put_back or len(message.seqs) <= -(-many // self._groups[min(many, len(self._groups)) - 1])
 
     def _decodes(self, step: frames.Step) -> bool:
         """Whether a step is for positions behind the prompts."""
@@ -180,9 +192,20 @@ class Ring:
         moved = False
         while self.send():
             moved = True
+        self.check_busy()
         for stage in range(len(self.workers)):
             moved |= self.work(stage)
         return self.receive() or moved
+
+    def check_busy(self) -> None:
+        """All that may go has gone: no stage is idle for want of a step while somebody could go, but where a plan says
+        that fewer groups are better, or a step of who is gone is still on its way.
+        """
+        running = self.engine._roster.running
+        could = [each.name for each in running.values() if each.prompt_left or (each.decoding and not each.due)]
+        under_way = [each for flight in self.engine._flights for each in (*flight.due, *flight.known)]
+        if self._usual and all(running.get(each.name) is each for each in under_way):
+            assert not could or self.steps_out >= len(self.workers), f"{could} wait, and a stage is idle"
 
     def drain(self) -> None:
         for _ in range(5000):

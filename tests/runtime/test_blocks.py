@@ -128,6 +128,24 @@ def test_of_free_blocks_those_that_hold_nothing_go_first_then_ends_before_beginn
     space.check({1: 2, again: 3})
 
 
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(0, 17))
+@settings(deadline=None)
+def test_what_was_of_use_the_longest_ago_goes_first(uses: list[int], needed: int) -> None:
+    """One after the other begin like one of four stems and end; then somebody else needs so many blocks."""
+    asked = [(*range(100 * stem, 100 * stem + 4 * SIZE), 7, 8) for stem in range(4)]
+    space = table(blocks=4 * 4 + 1)
+    for holder, stem in enumerate(uses):
+        space.free(begin(space, holder, asked[stem]))
+    last = sorted(set(uses), key=lambda stem: uses[::-1].index(stem), reverse=True)
+    left = needed - (17 - 4 * len(last))
+    if needed:
+        begin(space, 99, tuple(range(900, 900 + needed * SIZE)), sent=False)
+    for stem in last:
+        gone = min(max(left, 0), 4)
+        assert space.known(asked[stem]) == (4 - gone) * SIZE, f"stem {stem} of {last}"
+        left -= gone
+
+
 def test_without_reuse_nothing_is_known() -> None:
     space = table(reuse=False)
     begin(space, 1, STEM)

@@ -131,6 +131,16 @@ def test_first_no_holes_then_what_was_of_use_the_longest_ago(held: tuple[int, ..
     assert contents.choose([slot for slot in range(4) if slot not in held], (7,) * 20) == expected
 
 
+def test_what_was_copied_from_was_of_use() -> None:
+    contents = Contents(3, 4)
+    for slot in range(3):
+        contents.begin(slot, (slot + 40,) * 20)
+        contents.extend(slot, 20)
+    assert contents.choose([0, 1, 2], (7,) * 20) == 0
+    assert contents.begin(2, (*(40,) * 20, 50, 51)) == (0, 20)
+    assert contents.choose([0, 1, 2], (7,) * 20) == 1
+
+
 def test_a_prompt_goes_where_nothing_but_its_own_beginning_lies() -> None:
     contents = Contents(3, 4)
     for slot, prompt in ((0, (1,) * 20), (1, STEM), (2, (2,) * 20)):

@@ -36,14 +36,25 @@ class AnyOrder(RuleBasedStateMachine):
         streams=st.integers(1, 5),
         chunk=st.integers(2, 6),
         beside=st.lists(st.integers(2, 5), max_size=3),
+        groups=st.lists(st.integers(1, 2 * LAYERS - 1), max_size=5),
         reuse=st.sampled_from([0, 2, 3, 4]),
         more=st.none() | st.integers(0, 30),
     )
-    def start(self, stages: int, streams: int, chunk: int, beside: list[int], reuse: int, more: int | None) -> None:
+    def start(
+        self,
+        stages: int,
+        streams: int,
+        chunk: int,
+        beside: list[int],
+        groups: list[int],
+        reuse: int,
+        more: int | None,
+    ) -> None:
         """``more`` blocks than one sequence may need are shared; or each has a slot."""
         size = reuse or 4
         pool = None if more is None else Pool(-(-CONTEXT // size) + more, size)
-        self.ring = Ring(stages, streams, chunk=chunk, beside=tuple(beside), reuse=reuse, pool=pool)
+        counts = tuple(min(each, many, 2 * stages - 1) for many, each in enumerate(groups, 1))
+        self.ring = Ring(stages, streams, chunk=chunk, beside=tuple(beside), groups=counts, reuse=reuse, pool=pool)
         self.requests: list[Request] = []
         self.gone: set[int] = set()
 

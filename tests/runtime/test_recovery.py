@@ -23,6 +23,7 @@ from ruvrun.pipeline.calls import Calls
 from ruvrun.pipeline.driver import Driver, Event
 from ruvrun.pipeline.head import open_driver
 from ruvrun.pipeline.lane import absence_of
+from ruvrun.pipeline.spread import MOST_LOSSES
 from ruvrun.pipeline.worker import Worker
 from tests.runtime.driving import NAMES, Doubler, Listener, driving, graph_spec, request, start
 from tests.runtime.fake_ring import WAIT, FakeRing, fake_manifest, tokens_of, wait_until
@@ -124,7 +125,7 @@ def test_when_all_have_given_up_nothing_is_waited_for() -> None:
         assert start(driver, again).tokens() == plain_tokens(again, 64)
 
 
-def test_a_failed_step_is_done_again_and_no_third_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_step_is_done_again_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_module, "PAUSE", 0.01)
     with under_way() as (driver, ring, asked):
         ring.lose_ring()
@@ -134,7 +135,7 @@ def test_a_failed_step_is_done_again_and_no_third_time(monkeypatch: pytest.Monke
         ring.hold = True
         poison = start(driver, request(driver))
         lane = driver._lanes[0]
-        for _ in range(2):
+        for _ in range(MOST_LOSSES):
             wait_until(lambda: lane._in_ring > 0)
             epoch = lane.work.epoch
             ring.inject(frames.Failed(epoch, 0, "b", "no memory"))

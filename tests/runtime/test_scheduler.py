@@ -47,10 +47,11 @@ def test_the_group_that_waits_longest_goes_first_and_whole_ones_before_parts(
         one.slot, one.sent, one.since, one.due, one.decoding = slot, 1, ready_since, slot in due, True
         one.tokens.append(7)
         running.append(one)
-    parts = Scheduler(stages=2, chunk=4).next(running[::-1], decode_steps=min(1, len(due)))
+    under_way = min(1, len(due))
+    parts = Scheduler(stages=2, chunk=4).next(running[::-1], under_way, under_way)
     assert [part.sequence.slot for part in parts] == expected
     assert all((part.count, part.rows) == (1, 1) for part in parts)
-    assert Scheduler(stages=2, chunk=4).next(running, decode_steps=2) == []
+    assert Scheduler(stages=2, chunk=4).next(running, 2, 2) == []
 
 
 def test_who_returned_first_goes_first() -> None:

@@ -12,8 +12,10 @@ import pytest
 from ruvrun.errors import MachineError
 from ruvrun.transport import Came, Down, Peer, Up
 from ruvrun.transport.outgoing import Timing
+from ruvrun.transport.zeromq import ZeroMq
+from tests.runtime.fake_ring import wait_until
 from tests.runtime.transports import LONG, came, is_down, is_up, texts, wait_for
-from tests.runtime.zeromqs import A, B, linked, sockets
+from tests.runtime.zeromqs import KNOWN, A, B, linked, sockets
 
 
 def test_known_keys_talk_and_are_known_by_name() -> None:
@@ -43,6 +45,28 @@ def test_a_large_part_arrives_whole() -> None:
     with linked() as (first, second, _):
         first.send(Peer("b"), [b"h", body])
         assert texts(wait_for(second, came)) == [b"h", body]
+
+
+def test_a_peer_that_does_not_read_holds_no_more_than_the_high_water_marks() -> None:
+    """Of both ends, and what fits between them; then sends are refused, until it reads again. Nothing is lost."""
+    with (
+        contextlib.closing(ZeroMq(A, KNOWN, queue=5)) as first,
+        contextlib.closing(ZeroMq(B, KNOWN, queue=5)) as second,
+    ):
+        first.connect("b", "127.0.0.1", second.bind("127.0.0.1", 0))
+        wait_for(first, is_up)
+        sent, refused = 0, 0
+        while refused < 50:  # what is under way to the other end makes room here
+            if first.send(Peer("b"), [b"%d" % sent, bytes(1 << 20)]):
+                sent, refused = sent + 1, 0
+                assert sent < 60, "there is no mark, or it is not kept"
+            else:
+                refused += 1
+                time.sleep(0.002)
+        assert sent >= 10
+        assert [texts(wait_for(second, came))[0] for _ in range(sent)] == [b"%d" % number for number in range(sent)]
+        wait_until(lambda: first.send(Peer("b"), [b"again"]))
+        assert texts(wait_for(second, came)) == [b"again"]
 
 
 def test_a_loss_is_told_and_a_new_link_begins_empty() -> None:

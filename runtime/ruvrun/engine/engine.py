@@ -50,6 +50,7 @@ class Engine:
         context: positions that a sequence may have.
         streams: slots: sequences at a time.
         chunk, beside: tokens of a prompt per step, as for ``Scheduler``.
+        groups: how many groups 1, 2, ... sequences form that decode, as for ``Scheduler``.
         epoch: the first epoch, above any that the stages have seen.
         reuse: positions of a block in which beginnings of prompts are known again; 0 is never. All stages can copy.
         pool: what sequences share on every stage, where all have their space in blocks; without, each has a whole slot.
@@ -63,6 +64,7 @@ class Engine:
         streams: int,
         chunk: int = CHUNK,
         beside: tuple[int, ...] = (),
+        groups: tuple[int, ...] = (),
         epoch: int = 1,
         reuse: int = 0,
         pool: Pool | None = None,
@@ -71,8 +73,7 @@ class Engine:
         self.window = 2 * stages
         self.most_in_ring = 3 * self.window + streams
         self.epoch = epoch
-        self._stages = stages
-        self._scheduler = Scheduler(stages=stages, chunk=chunk, beside=beside)
+        self._scheduler = Scheduler(stages=stages, chunk=chunk, beside=beside, groups=groups)
         assert pool is None or (pool.blocks * pool.size >= context and reuse in (0, pool.size))
         self._roster = Roster(BlockTable(streams, pool, reuse=reuse > 0) if pool else SlotTable(streams, reuse))
         self._flights: deque[Flight] = deque()
@@ -155,11 +156,12 @@ class Engine:
                 break
         else:  # every sequence awaits a token: the usual case between steps
             return None
-        if len(self._flights) < self.window:
+        in_ring = len(self._flights)
+        if in_ring < self.window:
             decode_steps = 0
             for flight in self._flights:
                 decode_steps += flight.decode
-            parts = self._scheduler.next(running, decode_steps)
+            parts = self._scheduler.next(running, decode_steps, in_ring)
             if parts and self._roster.grows and parts[0].sequence.decoding:
                 parts = self._with_space(parts)
             if parts:

@@ -8,12 +8,12 @@ Runtime, 90, 388 and 491 on OpenVINO. Two stages of the former give one sequence
 them, in two groups of 8, 449.) Time to the next token, for one client, depends on what stands before its step in the
 pipe.
 
-**Groups.** With D sequences decoding, a step carries up to G = ceil(D / S) of them, and no more decode steps
-are in the ring than there are groups, ceil(D / G), at most S. Fewer would leave a stage idle. More would be
-smaller ones, and stay so: a step that returns is sent on at once, and would never meet the others. With the
-limit, what returns finds others waiting and joins them, so that whatever the order of arrival, after some
-rounds every group is whole. (Equal sizes would gain nothing where D is no multiple of G: a round takes S times
-as long as the largest group's step.)
+**Groups.** The D sequences that decode form n groups, as equal as can be, and no more decode steps than n are in the
+ring. As a rule n is the number of stages S (with fewer sequences than that, each is one): fewer would leave a stage
+idle, and more would be smaller ones, and stay so, as a step that returns is sent on at once and would never meet the
+others. Where the plan knows what steps of more and of fewer rows take on the slowest stage, that may say otherwise
+(``groups``). With the limit, what returns finds others waiting and joins them, so that whatever the order of arrival,
+after some rounds every group is whole. Those with a member more are the first ones.
 
 Groups are runs of neighbours when the decoding sequences are sorted by slot, and a step lists its slots in
 ascending order, because executors run one contiguous window of slots and lose time at each hole. Groups are
@@ -25,9 +25,10 @@ each other group.
 
 **Prompts.** A prompt is sent in chunks, each a step of its own, the oldest request first; the next chunk need
 not wait for the one before, as frames keep their order and nothing depends on a token not yet known. While
-others decode, at least one decode step goes between two chunks, and chunks are of a size that those who decode hardly
-notice: so many tokens as take little more than one of their steps on the slowest stage (``pipeline/chunks.py``). When
-nobody decodes, chunks are large, and may fill the ring.
+others decode, chunks are of a size that those who decode hardly notice: so many tokens as take no longer than one of
+their steps on the slowest stage (``pipeline/chunks.py``). And at least one decode step goes between two chunks, unless
+fewer steps than stages are in the ring: then a chunk goes to a stage that would have nothing to do. When nobody
+decodes, chunks are large, and may fill the window. So no stage is idle for want of a step while somebody could go.
 
 **Law 1** rests here on two rules. A position of a prompt is computed in chunk mode (two or more tokens of a
 sequence in one call), so a rest of one token joins the chunk before it, which then has one more than
@@ -65,23 +66,29 @@ class Scheduler:
         stages: number of stages of the ring.
         chunk: tokens of a prompt per step, at least two.
         beside: the same while groups of 1, 2, ... sequences decode; of larger ones it is the last, of none ``chunk``.
+        groups: how many groups 1, 2, ... sequences form (``groups``); more of them form as many as the last says, and
+            where it is empty, as many as there are stages.
     """
 
-    def __init__(self, *, stages: int, chunk: int, beside: tuple[int, ...] = ()) -> None:
+    def __init__(self, *, stages: int, chunk: int, beside: tuple[int, ...] = (), groups: tuple[int, ...] = ()) -> None:
         assert stages >= 1
         assert min((chunk, *beside)) >= 2, "a chunk of one token would be computed in the other mode"
         self._stages = stages
+        self._groups = groups or tuple(range(1, stages + 1))
+        self._known = len(self._groups)
+        # One place of the window is for chunks.
+        assert all(1 <= each <= min(many, 2 * stages - 1) for many, each in enumerate(self._groups, 1))
         self._chunk = chunk
         self._beside = beside
         self._size = chunk
         self._after_chunk = False
 
-    def next(self, running: Collection[Sequence], decode_steps: int) -> list[Part]:
+    def next(self, running: Collection[Sequence], decode_steps: int, in_ring: int) -> list[Part]:
         """The parts of the next step, in ascending order of slots; empty when nothing should be sent now.
 
         Args:
             running: the sequences that hold a slot, the oldest request first.
-            decode_steps: decode steps now in the ring.
+            decode_steps, in_ring: decode steps and all steps now in the ring.
         """
         decoding: list[Sequence] = []
         for sequence in running:
@@ -90,15 +97,15 @@ class Scheduler:
         if parts := self._group(decoding, decode_steps):
             self._after_chunk = False
             return parts
-        if decoding and self._after_chunk:
+        if decoding and self._after_chunk and in_ring >= self._stages:
             return []
         for sequence in running:
             if sequence.prompt_left:
                 self._after_chunk = True
                 self._size = self._chunk
                 if decoding and self._beside:
-                    group = -(-len(decoding) // self._stages)
-                    self._size = self._beside[min(group, len(self._beside)) - 1]
+                    largest = -(-len(decoding) // self._groups[min(len(decoding), self._known) - 1])
+                    self._size = self._beside[min(largest, len(self._beside)) - 1]
                 return [self.chunk(sequence)]
         return []
 
@@ -115,15 +122,18 @@ class Scheduler:
         """
         if not decoding:
             return []
-        size = -(-len(decoding) // self._stages)
-        if decode_steps >= -(-len(decoding) // size):
+        groups = self._groups[min(len(decoding), self._known) - 1]
+        if decode_steps >= groups:
             return []
         by_slot = sorted(decoding, key=_SLOT) if len(decoding) > 1 else decoding
         chosen: list[Part] = []
         best: tuple[bool, int] | None = None
         # Whole groups before parts, then the one that has waited longest: plain loops, since every step comes here.
-        for start in range(0, len(by_slot), size):
-            members = by_slot[start : start + size]
+        rows, larger = divmod(len(by_slot), groups)
+        end = 0
+        for number in range(groups):
+            start, end = end, end + rows + (number < larger)
+            members = by_slot[start:end]
             ready: list[Part] = []
             since = 0
             for sequence in members:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ruvrun.backends import COPYING, at_work, shared_by
 from ruvrun.engine import Engine
+from ruvrun.engine.groups import groups_of
 from ruvrun.manifest import Manifest, Pipeline, Space
 from ruvrun.manifest.blocks import BLOCK
 from ruvrun.pipeline.calls import Calls
@@ -58,15 +59,23 @@ def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, 
     A back end that cannot copy computes a prompt with other last digits where it is divided otherwise. There no prompt
     begins with another's, and chunks are of one size in any company, or company would be seen in the answer.
 
-    Sequences share their space where all stages have theirs in blocks.
+    Sequences share their space where all stages have theirs in blocks. How many groups they form is as the plan's times
+    say, where it has some of every stage.
     """
     backends = {manifest.stage[placed.stage].backend for placed in pipeline.stages}
     copies = backends <= COPYING
     expected = [manifest.plan.of(placed.node) for placed in pipeline.stages]
+    streams = at_work(backends, space.streams)
+    steps = [
+        [each.step_ms(rows) or 0.0 for rows in range(1, streams + 1)]
+        for each in expected
+        if each is not None and each.rows
+    ]
     return Engine(
         stages=len(pipeline.stages),
         context=space.context,
-        streams=at_work(backends, space.streams),
+        streams=streams,
+        groups=groups_of(steps) if len(steps) == len(expected) else (),
         beside=chunks_beside(expected) if serving and copies else (),
         epoch=epoch,
         reuse=BLOCK if serving and copies else 0,

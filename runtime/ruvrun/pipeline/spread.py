@@ -18,7 +18,8 @@ those that waited go on waiting, calls are made again, and what was computed of 
 tokens, so that its client sees a pause. Where there is no other, all of it waits for the lost stage, and goes on at
 whichever pipeline is whole first (``come_back``); for a bounded time, then it ends (``overdue``). One thing must not be
 passed on for ever, which is the request that kills every stage it comes to. So who was under way ``MOST_LOSSES`` times
-when a pipeline was lost ends with the last of them.
+when a pipeline was lost ends with the last of them; two that are lost in turn cost everybody else no more than two
+pauses.
 
 A pipeline whose stages all say that they are ready, and which does not answer ``MOST_MISSED`` times in a row, does not
 come back by itself. Where no other one serves either, that ends the head: whoever started it starts it again, and all
@@ -34,7 +35,7 @@ from ruvrun.errors import UnreachableError
 from ruvrun.pipeline.calls import Call
 from ruvrun.pipeline.lane import Lane, Told
 
-MOST_LOSSES = 2
+MOST_LOSSES = 3
 MOST_MISSED = 3
 
 

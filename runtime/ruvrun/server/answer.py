@@ -78,7 +78,8 @@ class Answer:
         body = await read_body(http)
         call = self._parse(body)
         self._check_served(call)
-        seconds, begun = self._limits.deadline(http.headers.get(TIMEOUT)), asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        seconds, begun = self._limits.deadline(http.headers.get(TIMEOUT)), loop.time()
         if len(body) > LONG_BODY:  # others' tokens must not wait for this tokenisation
             prompts = await asyncio.to_thread(self._prompts, call)
         else:
@@ -107,23 +108,26 @@ class Answer:
             spell=self._tokenizer.spell,
         )
         watching = asyncio.create_task(watch(http.receive, inbox))
+        until = None if seconds is None else begun + seconds
+        # Also while this waits for a client that does not read.
+        ending = None if until is None else loop.call_at(until, self._end, requests)
         try:
             self._queue.check(self._driver.load(), len(requests))
             for request in requests:
                 self._submit(request, inbox)
             self._meters.prompt_tokens.add(sum(map(len, prompts)))
-            until = None if seconds is None else begun + seconds
             batches = self._batches(reply, [request.id for request in requests], inbox, until)
             if call.stream:
                 await self._stream(call, reply, batches, send)
             else:
                 chunks = [*reply.start(), *[chunk async for batch in batches for chunk in batch], reply.usage()]
                 await json_response(fold(chunks))(http.scope, http.receive, send)
-            self._queue.took(asyncio.get_running_loop().time() - begun)
+            self._queue.took(loop.time() - begun)
         finally:
             watching.cancel()
-            for request in requests:
-                self._driver.cancel(request.id)
+            if ending is not None:
+                ending.cancel()
+            self._end(requests)
             self._meters.completion_tokens.add(sum(choice.tokens for choice in reply.choices))
         return 200
 
@@ -180,6 +184,10 @@ class Answer:
         else:
             await send_events(send, [*([to_json(reply.usage())] if call.include_usage else []), b"[DONE]"])
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _end(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._driver.cancel(request.id)
 
     def _check_served(self, call: Call) -> None:
         if call.model not in (None, self._program.name):

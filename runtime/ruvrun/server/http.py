@@ -19,6 +19,9 @@ STOP_SECONDS = 3
 HEAD_SECONDS = 15.0
 """A request's head must be there this long after its first byte, or after the connection was made."""
 
+READ_SECONDS = 300.0
+"""A client that takes nothing of what waits for it for so long is given up."""
+
 
 def listen(host: str, port: int) -> socket.socket:
     """Take the port now, before anything slow begins; 0 takes a free one. Connections wait until they are served.
@@ -104,13 +107,17 @@ class HttpServer:
 
 
 class _Impatient(H11Protocol):
-    """A connection that is dropped when the head of a request does not arrive in time, however slowly it comes.
+    """A connection that is dropped when the head of a request does not arrive in time, however slowly it comes, or when
+    its answer is not read.
 
-    uvicorn bounds only the silence between two requests: a client that sends a byte now and then would hold its
-    connection, and the memory and the descriptor that go with it, for ever. (A body has its own limit, ``read_body``.)
+    uvicorn bounds only the silence between two requests: a client that sends a byte now and then, or takes none, would
+    hold its connection, and the memory and the descriptor that go with it, for ever. (A body has its own limit,
+    ``read_body``.) Of an answer no more waits here than uvicorn's high-water mark and one batch of tokens; what comes
+    meanwhile is bounded by the request's own ``max_tokens``.
     """
 
     _waiting: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -123,6 +130,30 @@ class _Impatient(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._rest()
+        self._look_no_more()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def _look(self, before: int = 0) -> None:
+        """See again and again how much waits for the client, until it is nothing, or nothing of it has gone."""
+        self._look_no_more()
+        waits = self.transport.get_write_buffer_size()
+        whole = self.flow.write_paused or self.cycle.response_complete  # and nothing is added to it meanwhile
+        if waits and waits == before and whole:
+            self.transport.abort()
+        elif waits:
+            self._unread = self.loop.call_later(READ_SECONDS, self._look, waits)
+
+    def _look_no_more(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _watch(self) -> None:
         """Begin to count where a head is awaited, and end it where one is there."""
