@@ -19,6 +19,9 @@ from ruvrun.costs import CostTable, Overhead, Rate, dump_costs
 from ruvrun.manifest import Manifest, load_manifest
 from tests.assumed import assume_costs
 
+TWO_STAGES = ("--target", "host", "--nodes", "2", "--stages", "2")
+"""Of a command: two processes of this machine."""
+
 
 def options(model: Path, output: Path, **flags: Any) -> Options:
     """Options as the command line makes them: a stage on each of two processes of this machine, or on each of the

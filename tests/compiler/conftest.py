@@ -10,6 +10,7 @@ import pytest
 from ruvcompile.lower.weights import WeightStore
 from tests.checkpoints import CONFIGS, Tensors, random_tensors, write_directory
 from tests.compiler.accelerators import detecting
+from tests.models import write_tiny_gguf
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def store(folder: Path) -> WeightStore:
     return WeightStore(folder / "store")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    """A decoder of random numbers, in one file."""
+    return write_tiny_gguf(folder / "tiny.gguf")
 
 
 @pytest.fixture(scope="session")

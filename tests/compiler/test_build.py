@@ -29,11 +29,6 @@ OWN = {"name", "link.key", "nodes.toml", "ruvrun.env", "ruvrun.service", "instal
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
-
-
-@pytest.fixture(scope="module")
 def built(model, tmp_path_factory) -> Path:
     """A build of two stages, which no test changes."""
     output = tmp_path_factory.mktemp("built") / "dist"

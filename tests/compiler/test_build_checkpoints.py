@@ -10,7 +10,7 @@ from pathlib import Path
 from ruvcompile import compile as steps
 from ruvcompile.progress import Silent
 from tests.checkpoints import CONFIGS, random_tensors, write_directory, write_gguf
-from tests.compiler.builds import build, check_whole, snapshot
+from tests.compiler.builds import TWO_STAGES, build, check_whole, snapshot
 
 CONFIG = CONFIGS["llama"]
 
@@ -56,22 +56,7 @@ def test_a_directory_is_built_and_run_from_the_command_line(tmp_path: Path) -> N
         assert done.returncode == 0, done.stderr
         return done
 
-    built = json.loads(
-        run(
-            "ruvcompile",
-            "build",
-            model.name,
-            "--target",
-            "host",
-            "--nodes",
-            "2",
-            "--stages",
-            "2",
-            "-o",
-            "aus",
-            "--json",
-        ).stdout
-    )
+    built = json.loads(run("ruvcompile", "build", model.name, *TWO_STAGES, "-o", "aus", "--json").stdout)
     assert len(built["stages"]) == 2
     told = run("ruvrun", "run", "aus/manifest.toml", "--prompt", "the cat", "--max-tokens", "12", "--json").stdout
     assert len(json.loads(told)["tokens"]) == 12

@@ -19,11 +19,6 @@ from tests.models import write_tiny_gguf
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
-
-
-@pytest.fixture(scope="module")
 def built(model, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("built") / "dist"
     build(model, output, name="the model", measured=True, backend="onnxruntime")

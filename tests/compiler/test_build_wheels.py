@@ -14,15 +14,9 @@ from ruvcompile.targets import fleet_targets
 from ruvcompile.wheels import check_wheels, shelf_of
 from ruvrun.bundle import load_spec
 from tests.compiler.builds import build, check_whole, options, rates, snapshot
-from tests.models import write_tiny_gguf
 from tests.wheelhouse import only_from, wheelhouse, without_network
 
 NODES = ("pi5-0", "pi5-1")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import program_units
 from ruvcompile.passes.quantise import quantise
 from ruvcompile.program import Program
-from tests.compiler.builds import build
+from tests.compiler.builds import TWO_STAGES, build
 from tests.models import write_tiny_gguf
 
 LAYERS = 3
@@ -42,20 +42,7 @@ def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 def test_the_disk_is_asked_before_anything_is_written(model, tmp_path, monkeypatch, capsys) -> None:
     free(monkeypatch, 64 << 20)
     monkeypatch.setattr(WeightStore, "put", lambda *_: pytest.fail("a weight was written"))
-    arguments = [
-        "build",
-        str(model),
-        "--target",
-        "host",
-        "--nodes",
-        "2",
-        "--stages",
-        "2",
-        "--output",
-        str(tmp_path / "dist"),
-        "--json",
-    ]
-    assert cli.run(arguments) == 7
+    assert cli.run(["build", str(model), *TWO_STAGES, "--output", str(tmp_path / "dist"), "--json"]) == 7
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["ref"] == "disk-short"
     assert "64.0 MiB are free" in error["message"]
@@ -101,23 +88,8 @@ def test_a_disk_that_fills_up_is_one_error_and_leaves_nothing(model, tmp_path, l
     """From the first weight on no file can grow beyond the limit, wherever the build then is."""
     build(model, tmp_path / "dist", quant="int8")
     before = (tmp_path / "dist" / "manifest.toml").read_bytes()
-    command = [
-        "build",
-        str(model),
-        "--quant",
-        "int8",
-        "--costs",
-        str(tmp_path / "dist" / "costs.toml"),
-        "--target",
-        "host",
-        "--nodes",
-        "2",
-        "--stages",
-        "2",
-        "-o",
-        str(tmp_path / "dist"),
-        "--quiet",
-    ]
+    words = ["--quant", "int8", "--costs", str(tmp_path / "dist" / "costs.toml"), "-o", str(tmp_path / "dist")]
+    command = ["build", str(model), *TWO_STAGES, *words, "--quiet"]
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(limit), *command], capture_output=True, text=True, check=False
     )

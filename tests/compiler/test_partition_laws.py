@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ruvcompile.partition import UNLIMITED, Kind, Partition, Task, best, frontier, without_limits
+from ruvcompile.partition.kinds import listed
 from tests.strategies import tasks
 
 QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -19,25 +20,8 @@ def value(partition: Partition | None) -> float:
     return float("inf") if partition is None else partition.value_ms
 
 
-def relisted(task: Task, order: list[int]) -> Task:
-    """The same task with its kinds in another order."""
-    place = {kind: number for number, kind in enumerate(order)}
-    return replace(
-        task,
-        kinds=tuple(task.kinds[kind] for kind in order),
-        hops=tuple(tuple(task.hops[a][b] for b in order) for a in order) if task.hops else (),
-        enter_ms=tuple(task.enter_ms[kind] for kind in order) if task.enter_ms else (),
-        leave_ms=tuple(task.leave_ms[kind] for kind in order) if task.leave_ms else (),
-        values=tuple(
-            replace(each, kinds=None if each.kinds is None else frozenset(place[kind] for kind in each.kinds))
-            for each in task.values
-        ),
-        pools=tuple((frozenset(place[kind] for kind in kinds), most) for kinds, most in task.pools),
-    )
-
-
 def check_order(task: Task, order: list[int]) -> None:
-    other = relisted(task, order)
+    other = listed(task, order)
     for stages in (None, 2):
         one, two = best(task, stages), best(other, stages)
         assert (one is None) == (two is None)

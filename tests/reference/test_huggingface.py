@@ -18,6 +18,7 @@ import pytest
 from ruvrun.bundle import load_spec
 from ruvrun.pipeline import Request, Sampling
 from ruvrun.pipeline.local import open_local
+from tests.compiler.builds import TWO_STAGES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -39,20 +40,9 @@ if not (ENVIRONMENT / ".complete").exists() and not os.environ.get("CI"):
 
 def build(name: str, directory: Path) -> tuple[dict[str, Any], str]:
     """Two stages of a model; the command's JSON, and what it told."""
-    command = [
-        ENVIRONMENT / "bin" / "ruvcompile",
-        "build",
-        MODELS / name,
-        "--target",
-        "host",
-        "--nodes",
-        "2",
-        "--stages",
-        "2",
-    ]
-    made = subprocess.run(
-        [*command, "--quant", "none", "--json", "-o", directory], capture_output=True, text=True, check=False
-    )
+    command = [ENVIRONMENT / "bin" / "ruvcompile", "build", MODELS / name, *TWO_STAGES]
+    words = ["--quant", "none", "--json", "-o", directory]
+    made = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr + made.stdout
     return json.loads(made.stdout), made.stderr
 
