@@ -11,10 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -160,8 +162,7 @@ def test_the_services_of_the_compose_file_answer_as_the_build_recorded(
     machine: Machine, dist: Path, images: None
 ) -> None:
     docker = dist / "deliver/docker"
-    services = yaml.safe_load((docker / "compose.yaml").read_text())["services"]
-    for image, recipe in {(each["image"], each["build"]["dockerfile"]) for each in services.values()}:
+    for image, recipe in {(each["image"], each["build"]["dockerfile"]) for each in _services(docker).values()}:
         machine.build(recipe, image, ".", docker)
     machine.run("docker-compose", "up", "-d", "--no-build", cwd=docker)
     ruvrun = [sys.executable, "-m", "ruvrun"]
@@ -174,9 +175,33 @@ def test_the_services_of_the_compose_file_answer_as_the_build_recorded(
     machine.run("docker-compose", "stop", cwd=docker)
 
 
-def test_a_bundle_as_an_image_has_no_key(machine: Machine, dist: Path, images: None) -> None:
-    name = f"ruvrun-bundle-one:{load_manifest(dist / 'manifest.toml').id[:12]}"
-    machine.build("Dockerfile.bundle", name, "../../bundles/one", dist / "deliver/docker")
-    told = machine.run("podman", "--remote", "run", "--rm", name, "find", "/bundle", "-type", "f").stdout.split()
-    assert "/bundle/bundle.toml" in told
-    assert not [path for path in told if path.endswith(("link.key", ".whl"))]
+@pytest.mark.parametrize(("name", "context"), [("bundle-one", "bundles/one"), ("bundles", "bundles")])
+def test_a_bundle_as_an_image_has_no_key(machine: Machine, dist: Path, images: None, name: str, context: str) -> None:
+    """Nor do the layers below it, which whoever has the image has too."""
+    image = f"ruvrun-{name}:{load_manifest(dist / 'manifest.toml').id[:12]}"
+    machine.build("Dockerfile.bundle", image, f"../../{context}", dist / "deliver/docker")
+    saved = machine.folder / "saved.tar"
+    machine.run("podman", "--remote", "save", "--format", "docker-archive", "--output", saved, image)
+    found: list[str] = []
+    with tarfile.open(saved) as whole:
+        for member in whole:
+            if member.name.endswith(".tar") and member.isfile():
+                with tarfile.open(fileobj=whole.extractfile(member)) as layer:
+                    found += layer.getnames()
+    saved.unlink()
+    ours = [path for path in found if path.startswith("bundle/")]
+    assert [path for path in ours if path.endswith("/bundle.toml")]
+    assert not [path for path in ours if path.endswith(("link.key", ".whl"))]
+
+
+def test_what_a_service_compiles_is_kept_by_whoever_runs_it(machine: Machine, dist: Path, images: None) -> None:
+    """The volume is the user's to write, though nobody said whose it is; and it is there for the next container."""
+    docker = dist / "deliver/docker"
+    (service,) = [each for name, each in _services(docker).items() if name == "two"]
+    machine.build(service["build"]["dockerfile"], service["image"], ".", docker)
+    for script in ('touch "$RUVRUN_CACHE/made"', 'test -f "$RUVRUN_CACHE/made"'):
+        machine.run("docker-compose", "run", "--rm", "--no-deps", "--entrypoint", "sh", "two", "-c", script, cwd=docker)
+
+
+def _services(docker: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load((docker / "compose.yaml").read_text())["services"])
