@@ -263,6 +263,8 @@ def test_tokens_are_those_of_one_pipeline_and_both_work(stages: int) -> None:
 
 def test_who_waits_at_a_full_pipeline_goes_to_the_one_that_has_room() -> None:
     with driving(streams=1) as (driver, ring):
+        for lane in driver._lanes:
+            lane.patience = 10 * WAIT  # or the one that stands still is given up, and all of it goes to the other one
         ring.hold = True
         _, second, waiting = (begin(driver) for _ in range(3))
         assert waiting[0].id in driver._lanes[0].callers
