@@ -55,7 +55,7 @@ def read_node(entry: Mapping[str, Any], index: int, problems: list[RuvError], pa
         memory=memory,
         reserve=reserve,
         cpus=tuple(take("cpus", list, [], _cores)),
-        threads=take("threads", int, None, lambda threads: threads > 0),
+        threads=take("threads", int, None, lambda threads: 0 < threads <= 1024),
         ssh=take("ssh", str, "", _SSH.fullmatch),
         zone=take("zone", str, "", bool),
         trust=take("trust", str, "", bool),

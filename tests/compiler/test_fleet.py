@@ -172,6 +172,7 @@ def test_local_nodes_may_name_the_same_port_and_others_may_not(tmp_path: Path) -
         (A + "cpus=[-1]", "fleet-wrong", "cpus"),
         (A + "cpus=[0, 0]", "fleet-wrong", "cpus"),
         (A + "threads=0", "fleet-wrong", "threads = 0"),
+        (A + "threads=100000", "fleet-wrong", "threads = 100000"),
         (A + "zone=3", "fleet-wrong", "zone = 3"),
         (A + "zone=['lab']", "fleet-wrong", "zone = ['lab']"),
         (A + "trust=''", "fleet-wrong", "trust = ''"),

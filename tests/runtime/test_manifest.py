@@ -136,6 +136,7 @@ WRONG: list[tuple[Callable[[str], str], str, str]] = [
     # What the id does not cover:
     (lambda text: text.replace("a" * 40, "a" * 39), "toml-wrong", "public_key"),
     (lambda text: text.replace("threads = 1", "threads = -1"), "toml-wrong", "threads"),
+    (lambda text: text.replace("threads = 1", "threads = 100000"), "toml-wrong", "threads"),
     (lambda text: text.replace('name = "b"', 'name = "../b"'), "toml-wrong", "name"),
     (lambda text: text.replace("streams = 4", "streams = 0"), "toml-wrong", "streams"),
 ]
@@ -163,6 +164,34 @@ def test_a_manifest_that_does_not_fit_together_although_its_id_is_right(tmp_path
         with pytest.raises(InputError) as error:
             load_manifest(write(tmp_path / "manifest.toml", replace(changed, id=named(changed))))
         assert error.value.ref == ref
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        "rows = [1, 2]\nms = [1.0]",
+        "rows = [1]\nms = []",
+        "rows = [2, 1]\nms = [1.0, 2.0]",
+        "rows = [1, 1]\nms = [1.0, 2.0]",
+        "rows = [0]\nms = [1.0]",
+        "rows = [1]\nms = [nan]",
+        "rows = [1]\nms = [-1.0]",
+        "chunks = [16]\nchunk_ms = [inf]",
+        "chunks = [16]\nchunk_ms = []",
+    ],
+)
+def test_a_prediction_that_no_step_can_be_read_from(tmp_path: Path, times: str) -> None:
+    path = edited(tmp_path, lambda text: f'{text}\n[[plan.expected]]\nnode = "a"\n{times}\n')
+    with pytest.raises(InputError, match="expected") as error:
+        load_manifest(path)
+    assert error.value.ref == "toml-wrong"
+
+
+def test_two_addresses_of_one_node(tmp_path: Path) -> None:
+    (tmp_path / "nodes.toml").write_text('[[node]]\nname = "a"\n[[node]]\nname = "a"\naddress = "other.local"\n')
+    with pytest.raises(InputError, match="two entries for node 'a'") as error:
+        load_nodes(tmp_path / "nodes.toml")
+    assert error.value.ref == "toml-wrong"
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])

@@ -8,14 +8,12 @@ There are two kinds of stage and so two protocols: a ``DecoderExecutor`` takes p
 all sequences of the step) and keeps state by slot; a ``GraphExecutor`` maps named tensors to named tensors
 and keeps nothing.
 
-Back ends are imported on demand; which there are, and what holds of each, stands in ``ruvrun.backends``. They are told
-to send nothing home: ONNX Runtime would keep a mark of this machine and a record of its sessions for its makers.
+Back ends are imported on demand; which there are, and what holds of each, stands in ``ruvrun.backends``.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -28,8 +26,6 @@ from ruvrun.elements import Value
 from ruvrun.errors import InputError, did_you_mean
 from ruvrun.frames import Array
 from ruvrun.manifest.blocks import Pool
-
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):

@@ -33,6 +33,12 @@ class Nodes(Table, frozen=True, omit_defaults=False):
     head: HeadAddress = HeadAddress()
     format: int = FORMAT
 
+    def __post_init__(self) -> None:
+        """Refuse two entries for one node: whoever reads on would take the first, and a person may mean the second."""
+        names = [entry.name for entry in self.node]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"it has two entries for node {twice[0]!r}")
+
     def address_of(self, name: str) -> Address:
         """The entry of ``name``, or an error that lists what is there."""
         for entry in self.node:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ruvrun.manifest.tables import Key, Name, Natural, Positive, Table
+from ruvrun.manifest.tables import Key, Name, Natural, Positive, Table, Threads
 
 
 class Tensor(Table, frozen=True):
@@ -114,7 +114,7 @@ class Node(Table, frozen=True):
     public_key: Key
     target: str
     cpus: list[Natural] = []
-    threads: Natural = 0
+    threads: Threads = 0
 
 
 class Placed(Table, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from math import isfinite
 
 from ruvrun.manifest.tables import Table
 
@@ -30,6 +31,14 @@ class Expected(Table, frozen=True):
     working_bytes: int = 0
     runtime_bytes: int = 0
     backends_ms: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse a table that somebody edited and no step can be read from; it becomes an error of the file."""
+        for sizes, times in ((self.rows, self.ms), (self.chunks, self.chunk_ms)):
+            if sorted({each for each in sizes if each > 0}) != sizes or len(sizes) != len(times):
+                raise ValueError("a time for each size is expected, and sizes that grow from 1 on")
+            if not all(isfinite(each) and each >= 0 for each in times):
+                raise ValueError("a time is no number, or below 0")
 
     @property
     def bytes(self) -> int:
