@@ -48,7 +48,7 @@ PLAIN = (
 )
 """Options that are taken as they come."""
 
-MOST_USERS, _LONGEST_NAME = 100_000, 200
+MOST_USERS, _LONGEST_NAME, _MOST = 100_000, 200, 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -175,10 +175,11 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
             problems.append(UsageError(f"{_dashed(key)}-alone", told, hint="add --simulate"))
     for key in ("stages", "replicas", "context", "streams", "prompt_tokens", "users", "max_tokens"):
         value = asked.get(key, 1)
-        if type(value) is not int or value < 1:
-            problems.append(
-                UsageError(f"{_dashed(key)}-invalid", f"{_flag(key)} {value} is not 1 or more", hint="give a number")
-            )
+        most = MOST_USERS if key == "streams" else _MOST
+        if type(value) is not int or not 1 <= value <= most:
+            too = f"more than {most}" if type(value) is int and value > most else "not 1 or more"
+            told = f"{_flag(key)} {value} is {too}"
+            problems.append(UsageError(f"{_dashed(key)}-invalid", told, hint="give a number"))
     if type(users := asked.get("users", 1)) is int and users > MOST_USERS:
         told = f"--users {users} is more than a simulation is for, {MOST_USERS}"
         problems.append(UsageError("users-invalid", told, hint="simulate a part of the fleet, for its part of them"))

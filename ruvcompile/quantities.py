@@ -22,21 +22,29 @@ _SIZE = {
 _BITS = {"bit": 0.125, "kbit": 125.0, "mbit": 125e3, "gbit": 125e6}
 _RATE = {**_BITS, **{f"{unit}/s": width for unit, width in _BITS.items()}, "mb/s": 1e6, "gb/s": 1e9}
 _TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_MOST_BYTES, _LEAST_RATE, _LONGEST = 2**60, 1.0, 3600.0
+"""What no machine has, no link is slower and none later than: beyond these, sums of times would be no numbers."""
 
 
 def parse_size(text: str | int) -> int:
     """Bytes of ``"8GiB"``, ``"512 MiB"``, ``"2GB"`` or a plain number. Raises ValueError."""
-    return int(_quantity(text, _SIZE))
+    if (size := int(_quantity(text, _SIZE))) > _MOST_BYTES:
+        raise ValueError(f"{text!r} is more than any machine has, so it is not a size")
+    return size
 
 
 def parse_rate(text: str | int) -> float:
     """Bytes per second of ``"1Gbit"``, ``"100Mbit/s"`` or ``"2GB/s"``. Raises ValueError."""
-    return _quantity(text, _RATE)
+    if (rate := _quantity(text, _RATE)) < _LEAST_RATE:
+        raise ValueError(f"{text!r} is less than 8bit/s, which carries nothing")
+    return rate
 
 
 def parse_time(text: str | int) -> float:
     """Seconds of ``"0.2ms"``, ``"50us"``. Raises ValueError."""
-    return _quantity(text, _TIME)
+    if (time := _quantity(text, _TIME)) > _LONGEST:
+        raise ValueError(f"{text!r} is more than an hour")
+    return time
 
 
 def _quantity(text: str | int, units: Mapping[str, float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,10 +44,13 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
     text = read_file(path, what)
     try:
         raw = tomli.loads(text.decode("utf-8"))
-    except (UnicodeDecodeError, tomli.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no text, no TOML, a number or a nest that nobody can mean
         raise InputError(
             "toml-invalid", f"{path} is not valid TOML", context=[str(error)], hint="correct that line"
         ) from None
+    if any(not -(2**63) <= number < 2**63 for number in _whole_numbers(raw)):
+        what = "a whole number in it has more than 64 bits"
+        raise InputError("toml-invalid", f"{path} is not valid TOML", context=[what], hint="correct that number")
     found = raw.get("format", FORMAT)
     if found != FORMAT:
         raise InputError(
@@ -55,6 +59,16 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
             hint="use the version that wrote it",
         )
     return raw
+
+
+def _whole_numbers(raw: dict[str, Any]) -> Iterator[int]:
+    left: list[Any] = [raw]
+    while left:
+        value = left.pop()
+        if isinstance(value, int):
+            yield value
+        elif isinstance(value, dict | list):
+            left += value.values() if isinstance(value, dict) else value
 
 
 def read_toml(path: Path, kind: type[_S], what: str) -> _S:

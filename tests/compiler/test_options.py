@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,8 @@ def test_shapes(tmp_path: Path, model: str) -> None:
         ({"target": "host", "name": "a\nb"}, "name-invalid", 2, "nothing invisible"),
         ({"target": "host", "name": "x" * 3000}, "name-invalid", 2, "at most 200"),
         ({"target": "host", "context": -1}, "context-invalid", 2, "--context -1"),
+        ({"target": "host", "streams": 100_001}, "streams-invalid", 2, "--streams 100001 is more than 100000"),
+        ({"target": "host", "stages": 10**400}, "stages-invalid", 2, "is more than 2147483647"),
         ({"target": "host", "costs": ("none.toml",)}, "file-missing", 3, "none.toml"),
         ({"target": "host", "inputs": "none.npz"}, "file-missing", 3, "none.npz"),
         ({"target": "host", "shape": ("x:1",)}, "shape-invalid", 2, "NAME=SIZES"),
@@ -198,6 +201,23 @@ def test_units() -> None:
 def test_what_is_not_a_size(text: str) -> None:
     with pytest.raises(ValueError, match=r"not"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "says"),
+    [
+        (parse_size, "2000000TiB", "more than any machine has"),
+        (parse_rate, "7bit", "less than 8bit/s"),
+        (parse_rate, f"0.{'0' * 300}1Gbit", "less than 8bit/s"),
+        (parse_time, "3601s", "more than an hour"),
+        (parse_time, f"{'9' * 300}ns", "more than an hour"),
+    ],
+)
+def test_what_no_machine_and_no_link_has(parse: Callable[[str], float], text: str, says: str) -> None:
+    """Sums and shares of such numbers would be no numbers."""
+    with pytest.raises(ValueError, match=says):
+        parse(text)
+    assert (parse_size("1048576TiB"), parse_rate("8bit"), parse_time("3600s")) == (2**60, 1.0, 3600.0)
 
 
 @given(st.text(max_size=12))

@@ -1,4 +1,4 @@
-"""Stages with their sheets, for tests of what measures them."""
+"""Stages with their sheets, for tests of what measures them; and the processes that this starts."""
 
 from __future__ import annotations
 
@@ -23,3 +23,17 @@ def write_sheeted(program: Program, folder: Path, cuts: Sequence[int] = ()) -> l
         spec = write_stage(program, piece, directory, store, backend="onnxruntime", target="host", keyed=keyed)
         made.append((directory, spec))
     return made
+
+
+def children_of(pid: int) -> set[int]:
+    """The processes that a process has started, and that are still there."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int(entry.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if parent == pid:
+                found.add(int(entry.name))
+    return found

@@ -48,8 +48,8 @@ ROWS = st.builds(
     depth=st.integers(0, 4096),
     chunk=st.integers(0, 512),
     curve=POINTS,
-    weight_bytes=st.integers(0, 1 << 40),
-    resident_bytes=st.integers(0, 1 << 40),
+    weight_bytes=st.integers(1 << 30, 1 << 40),
+    resident_bytes=st.integers(0, 1 << 36),
     node=st.lists(st.builds(NodeCost, name=st.text(max_size=5), op=st.text(max_size=5), ms=TIMES), max_size=2),
     **KIND,
 )

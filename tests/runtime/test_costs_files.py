@@ -67,6 +67,13 @@ BAD = {
     "negative": ("ms = 1.0", "ms = -1.0", "cost-wrong"),
     "nan": ("ms = 1.0", "ms = nan", "cost-wrong"),
     "infinite": ("ms = 1.0", "ms = inf", "cost-wrong"),
+    "longer than time itself": ("ms = 1.0", "ms = 1e300", "cost-wrong"),
+    "more memory than there is": ("weight_bytes = 9", "weight_bytes = 9223372036854775807", "cost-wrong"),
+    "more memory than weights can take": ("weight_bytes = 9", "weight_bytes = 9\nresident_bytes = 901", "cost-wrong"),
+    "no whole number": ("weight_bytes = 9", "weight_bytes = 9223372036854775808", "toml-invalid"),
+    "more digits than can be read": ("weight_bytes = 9", f"weight_bytes = {'9' * 5000}", "toml-invalid"),
+    "deeper than can be read": ("weight_bytes = 9", f"weight_bytes = {'[' * 5000}", "toml-invalid"),
+    "an overhead of no kind of model": ('kind = "graph"', 'kind = "grpah"', "cost-wrong"),
     "negative node": ("ms = 0.5", "ms = -0.5", "cost-wrong"),
     "no such source": ("source = 0", "source = 1", "cost-source"),
     "negative source": ("source = 0", "source = -1", "cost-source"),
@@ -83,6 +90,8 @@ BAD = {
     "negative overhead": ("hop_ms = 0.25", "hop_ms = -0.25", "cost-wrong"),
     "overhead without source": ("source = 0\nhead_ms", "source = 3\nhead_ms", "cost-source"),
     "a link that carries nothing": ("bytes_per_s = 5.0", "bytes_per_s = 0.0", "cost-wrong"),
+    "a link that carries next to nothing": ("bytes_per_s = 5.0", "bytes_per_s = 5e-324", "cost-wrong"),
+    "a link of no latency": ("latency_ms = 1.0", "latency_ms = nan", "cost-wrong"),
     "no TOML": ("[[unit]]", "[[unit", "toml-invalid"),
 }
 

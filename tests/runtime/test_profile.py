@@ -21,7 +21,7 @@ from ruvrun.profile.beside import with_cores
 from ruvrun.profile.conditions import Conditions
 from ruvrun.profile.table import MOST_PACKED
 from tests.decoders import tiny_program
-from tests.runtime.profiles import write_sheeted
+from tests.runtime.profiles import children_of, write_sheeted
 
 EXPORTED = Path(__file__).parents[1] / "data" / "onnx_decoders" / "optimum-gpt_neox"
 QUICK = ("--seconds", "0.1", "--threads", "1")
@@ -111,12 +111,18 @@ def test_every_mistake_is_one_error(bundle: Path, tmp_path: Path) -> None:
     for words, ref, code in (
         ((tmp_path / "none", "-o", tmp_path / "costs.toml"), "file-missing", 3),
         ((bundle,), "output-missing", 2),
+        ((bundle, "-o", tmp_path / "costs.toml", "--answer"), "answer-alone", 2),
+        ((bundle, "--peer", "a", "--answer"), "answer-alone", 2),
         ((bundle, "-o", tmp_path / "none" / "costs.toml"), "output-folder-missing", 3),
         ((bundle, "-o", tmp_path / "text.toml"), "output-not-ours", 3),
         ((bundle, "-o", tmp_path / "costs.toml", "--cpus", "x"), "cpus-wrong", 2),
         ((bundle, "-o", tmp_path / "costs.toml", "--cpus", "4095", *QUICK), "cpus-refused", 7),
         ((bundle, "-o", tmp_path / "costs.toml", "--beside", "0"), "usage", 2),
         ((bundle, "-o", tmp_path / "costs.toml", "--threads", "4095"), "threads-over-cores", 2),
+        ((bundle, "-o", tmp_path / "costs.toml", "--threads", "2", "--cpus", "0"), "threads-over-cores", 2),
+        ((bundle, "-o", tmp_path / "costs.toml", "--cpus", "0,1;0"), "threads-over-cores", 2),
+        ((bundle, "-o", tmp_path / "costs.toml", "--node", "pi-0"), "node-unknown", 2),
+        ((bundle, "-o", tmp_path / "costs.toml", "--seconds", "nan"), "usage", 2),
     ):
         found, told, _ = run(*words)
         assert (told["error"]["ref"], found) == (ref, code), told
@@ -130,19 +136,6 @@ def test_a_stage_that_cannot_run_is_told_in_its_own_words(tmp_path: Path) -> Non
     code, told, _ = run(directory, "-o", tmp_path / "costs.toml", *QUICK)
     assert (code, told["error"]["ref"]) == (5, "bundle-altered")
     assert not (tmp_path / "costs.toml").exists()
-
-
-def children_of(pid: int) -> set[int]:
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int(entry.joinpath("stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            if parent == pid:
-                found.add(int(entry.name))
-    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])

@@ -16,7 +16,7 @@ from ruvrun.costs import UnitCost
 from ruvrun.errors import InputError
 from ruvrun.manifest import KeyValue
 from ruvrun.profile import decoder
-from ruvrun.profile.conditions import Conditions, clock_of
+from ruvrun.profile.conditions import Conditions, clock_of, silent
 from ruvrun.profile.places import STATE_BYTES, Ground, Place, ground
 from ruvrun.profile.sheet import UNITS, load_sheet
 from tests.decoders import tiny_program
@@ -151,6 +151,35 @@ def test_units_add_up_to_the_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
             if (each.rows, each.tokens, each.depth) == point
         )
         assert total == pytest.approx(size, abs=1e-5)
+
+
+def test_every_row_keeps_how_far_the_steps_spread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    original = decoder._sizes
+
+    def noisy(*args: object) -> tuple[dict[Place, list[float]], float]:
+        found, _ = original(*args)  # type: ignore[arg-type]  # handed on as it came
+        return found, 0.34
+
+    monkeypatch.setattr(decoder, "_sizes", noisy)
+    rows, _, _ = measure(tiny_program(tmp_path, layers=1), tmp_path)
+    assert {row.spread for row in rows} == {0.34}
+
+
+def test_the_spread_is_that_of_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread's own time hides that others took its core; who reads the table shall know."""
+    now, walls = [0.0], iter([1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    place = Place(1, 1, 0)
+    monkeypatch.setattr(decoder.time, "perf_counter", lambda: now[0])
+
+    def run() -> float:
+        now[0] += next(walls)
+        return 2.0
+
+    monkeypatch.setattr(decoder, "runner", lambda *_: run)
+    where = Ground((place,), place, place, 1, 8)
+    sizes, spread = decoder._sizes(None, {}, where, QUICK, time.thread_time, silent)  # type: ignore[arg-type] # not run
+    assert sizes == {place: [2.0] * decoder.STEPS}
+    assert spread > 0.5
 
 
 def test_a_decoder_that_runs_as_exported(tmp_path: Path) -> None:

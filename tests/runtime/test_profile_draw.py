@@ -142,7 +142,14 @@ def test_a_probe_that_reaches_out_of_its_folder_is_refused(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tensor", [Drawn(offset=500, length=20, kind="bytes"), Drawn(offset=470, length=4, kind="bytes")]
+    "tensor",
+    [
+        Drawn(offset=500, length=20, kind="bytes"),
+        Drawn(offset=470, length=4, kind="bytes"),
+        Drawn(offset=502, length=-1, kind="bytes"),
+        Drawn(offset=502, length=4, kind="float32", shift=-1),
+        Drawn(offset=502, length=4, kind="float32", shift=2**62),
+    ],
 )
 def test_tensors_that_cannot_be_are_refused(tmp_path, tensor) -> None:
     probe = write(tmp_path / "probe")
@@ -152,3 +159,22 @@ def test_tensors_that_cannot_be_are_refused(tmp_path, tensor) -> None:
     with pytest.raises(InputError) as caught:
         load_probe(probe)
     assert caught.value.ref == "probe-wrong"
+
+
+def test_no_threads_are_none(tmp_path) -> None:
+    probe = write(tmp_path / "probe")
+    (probe / PROBE).write_text((probe / PROBE).read_text().replace("threads = 4", "threads = 0"))
+    with pytest.raises(InputError, match="to be measured with 0 threads") as caught:
+        load_probe(probe)
+    assert caught.value.ref == "probe-wrong"
+
+
+@pytest.mark.parametrize("change", [{"bytes": 1 << 60}, {"path": "weights/x.bin"}])
+def test_a_file_of_another_size_is_not_drawn_until_the_disk_is_full(tmp_path, change) -> None:
+    probe = write(tmp_path / "probe")
+    wrong = msgspec.structs.replace(FILE, **change)
+    (probe / PROBE).write_bytes(dump_toml(msgspec.structs.replace(load_probe(probe), file=[wrong])))
+    with pytest.raises(IntegrityError, match="do not agree on weights/") as caught, drawn(probe, tmp_path):
+        pass
+    assert caught.value.ref == "probe-altered"
+    assert [path.name for path in tmp_path.iterdir()] == ["probe"]

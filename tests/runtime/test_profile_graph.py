@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 import pytest
@@ -130,6 +132,26 @@ def test_the_large_node_is_the_dear_one(tmp_path) -> None:
     assert (large.weight_bytes, small.weight_bytes) == (512 * 512 * 4, 512 * 2 * 4)
     assert [row.key for row in (large, small)] == [unit.key for unit in sheet.unit]
     assert told[-1] == ("run", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("took", "seconds", "runs"),
+    [([1.0], 100.0, graph.LEAST_RUNS), ([1.0, 3.0], 20.0, 10), ([1.0, 3.0], 1e9, graph.MOST_RUNS)],
+    ids=["as soon as it is known", "until time is over", "never for ever"],
+)
+def test_a_graph_is_run_until_its_time_is_known(monkeypatch, took, seconds, runs) -> None:
+    now, times, ran = [0.0], itertools.cycle(took), []
+
+    class Executor:
+        def run(self, _inputs: object) -> None:
+            now[0] += next(times)
+            ran.append(1)
+
+    monkeypatch.setattr(graph.time, "perf_counter", lambda: now[0])
+    ms, spread = graph.time_whole(Executor(), {}, Conditions(seconds=seconds), lambda: now[0])
+    assert len(ran) - 2 == runs, "without the two that warm up"
+    assert ms == 1e3 * sum(took) / len(took)
+    assert spread == (0.0 if len(took) == 1 else 1.0)
 
 
 def test_a_stage_without_inputs_is_refused(tmp_path) -> None:

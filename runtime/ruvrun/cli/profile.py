@@ -53,6 +53,9 @@ def profile(path: Path, output: Path | None, peer: str | None, answer: bool, nod
     """
     role = rest["role"]
     if answer:
+        if peer is not None or output is not None:
+            told = "--answer only answers: what is measured is written at the other end"
+            raise UsageError("answer-alone", told, hint="leave --peer and -o out")
         from ruvrun.profile.ends import end_of
         from ruvrun.profile.link import answer as answer_one
 
@@ -95,11 +98,15 @@ def _units(path: Path, node: str | None, rest: dict[str, Any]) -> tuple[CostTabl
     if rest["role"] == "child":
         end_with_parent()
     cpus = _groups(rest["cpus"])
-    usual_threads = load_probe(path).threads if is_probe(path) else max(1, machine.cores() // rest["beside"])
+    directory = path if path.is_dir() else path.parent
+    usual_threads = load_probe(directory).threads if is_probe(directory) else max(1, machine.cores() // rest["beside"])
     if rest["role"] is None and (rest["threads"] or 1) > machine.cores():
         told = f"--threads {rest['threads']} is more than the {machine.cores()} cores that may be used here"
         raise UsageError("threads-over-cores", told, hint="threads without a core wait for one another")
     threads = rest["threads"] or (len(cpus[0]) if cpus else usual_threads)
+    if any(len(set(group)) < threads for group in cpus):
+        told = f"--cpus {rest['cpus']} has not {threads} cores for each stage, one for every thread"
+        raise UsageError("threads-over-cores", told, hint="threads without a core wait for one another")
     seconds = rest["seconds"] or Conditions.seconds
     conditions = Conditions(threads, rest["beside"], cpus, seconds, rows=rest["rows"], brief=rest["brief"])
     if not rest["threads"]:

@@ -2,6 +2,8 @@
 
 from ruvrun.costs.files import dump_costs, load_costs, merge, table_at, write_costs
 from ruvrun.costs.rows import (
+    NOISY,
+    SCALED,
     CostTable,
     LinkCost,
     NodeCost,
@@ -20,6 +22,8 @@ COSTS = "costs.toml"
 
 __all__ = [
     "COSTS",
+    "NOISY",
+    "SCALED",
     "CostTable",
     "LinkCost",
     "NodeCost",

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ruvrun.costs.rows import CostTable, LinkCost, Overhead, Point, Provenance, Rate, StageCost, UnitCost
-from ruvrun.errors import InputError, MachineError
+from ruvrun.errors import InputError, MachineError, did_you_mean
 from ruvrun.manifest import dump_toml, read_toml
 from ruvrun.scratch import partial_of, write_whole
 
@@ -35,6 +35,14 @@ _DIVIDED = ("bytes_per_s", "value")
 
 _COUNTED = ("threads", "beside", "rows")
 """What there is one of at least: no build asks for a row with none, so it would be passed over in silence."""
+
+_LEAST, _MOST = 1e-15, 1e18
+"""Of what others are divided by, and of any number: beyond these nothing was measured, and sums are no numbers."""
+
+_MOST_RESIDENT = 100
+"""Bytes in memory for each byte of weights; more than a few were never seen."""
+
+_KINDS = ("decoder", "graph")
 
 
 class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,16 +72,20 @@ def load_costs(path: Path) -> CostTable:
     _check_rows_once(path, table)
     for what, row in _named(table):
         for name, value in _figures(row):
-            least = value >= 1 if name in _COUNTED else value > 0 if name in _DIVIDED else value >= 0
-            if not (least and value < float("inf")):  # NaN is no time either
+            least = 1 if name in _COUNTED else _LEAST if name in _DIVIDED else 0
+            if not least <= value <= _MOST:  # NaN is no time either
                 raise InputError("cost-wrong", f"{path}: {what} has {name} = {value}", hint="measure it again")
         if not 0 <= row.source < len(table.provenance):
             told = f"{path}: {what} names provenance {row.source}, which is not there"
             raise InputError("cost-source", told, hint="measure it again")
         if isinstance(row, UnitCost):
             _check_curve(path, what, row.curve)
-        if isinstance(row, LinkCost) and not row.bytes_per_s:
-            raise InputError("cost-wrong", f"{path}: {what} carries nothing", hint="measure it again")
+            if row.weight_bytes and row.resident_bytes > _MOST_RESIDENT * row.weight_bytes:
+                told = f"{what} has resident_bytes = {row.resident_bytes} of weight_bytes = {row.weight_bytes}"
+                raise InputError("cost-wrong", f"{path}: {told}", hint="measure it again")
+        if isinstance(row, Overhead) and row.kind not in _KINDS:
+            told = f"{path}: {what} is of no kind of model"
+            raise InputError("cost-wrong", told, hint=did_you_mean(row.kind, _KINDS))
     return table
 
 

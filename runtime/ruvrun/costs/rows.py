@@ -19,6 +19,12 @@ import msgspec
 
 from ruvrun.manifest import FORMAT
 
+NOISY = 0.2
+"""A spread above this is told."""
+
+SCALED = "scaled"
+"""How the software of rows begins that were worked out and not measured."""
+
 
 class NodeCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One lowered graph node of a unit: its share of the unit's time, in ms per step of one row."""
@@ -189,7 +195,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
     Attributes:
         machine, cpu: as a person knows them.
-        software: names and versions, with commas; begins with ``scaled`` where rows were worked out and not measured.
+        software: names and versions, with commas; begins with ``SCALED`` where rows were worked out and not measured.
         date: of the measurement.
         model: name of the program whose units they are.
         features: what the CPU has that kernels are chosen by.
@@ -233,6 +239,10 @@ class CostTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
         """What a step costs beside its units on one kind of machine; as ``rows``, for a ``decoder`` or a ``graph``."""
         found = [row for row in self.overhead if row.kind == kind and _is_of(row, target, backend, threads, beside)]
         return found[-1] if found else None
+
+    def scaled(self, row: UnitCost | Overhead) -> bool:
+        """Whether a row was worked out from those of another machine."""
+        return self.provenance[row.source].software.startswith(SCALED)
 
     def rates(self, target: str, backend: str, threads: int) -> dict[str, Rate]:
         """The figures of one kind of machine, by name."""

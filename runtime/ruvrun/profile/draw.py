@@ -28,7 +28,7 @@ from typing import IO, Literal
 import msgspec
 import numpy as np
 
-from ruvrun.bundle import File, load_spec
+from ruvrun.bundle import BUNDLE, File, load_spec
 from ruvrun.elements import Array
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.manifest import FORMAT, read_toml
@@ -38,6 +38,9 @@ PROBE = "probe.toml"
 KEPT = ".kept"
 _PIECE = 1 << 20
 """Numbers that are drawn at a time, each of eight bytes."""
+
+_SMALLEST = 1074
+"""Powers of two below which a float is none."""
 
 Kind = Literal["bytes", "float16", "bfloat16", "float32", "float64"]
 
@@ -88,15 +91,18 @@ def is_probe(directory: Path) -> bool:
 
 
 def load_probe(directory: Path) -> Probe:
-    """Read ``probe.toml``; tensors that overlap or lie outside of their file are refused."""
+    """Read ``probe.toml``; what no probe can say is refused: no threads, tensors that overlap or lie outside."""
     probe = read_toml(directory / PROBE, Probe, "probe")
+    if probe.threads < 1:
+        told = f"{directory / PROBE} is to be measured with {probe.threads} threads"
+        raise InputError("probe-wrong", told, hint="make it again")
     for file in probe.file:
         end = 0
         for tensor in file.tensor:
-            if tensor.offset < end or tensor.length < 0 or tensor.offset + tensor.length > file.bytes:
-                raise InputError(
-                    "probe-wrong", f"{directory / PROBE}: the tensors of {file.path} overlap", hint="make it again"
-                )
+            inside = end <= tensor.offset <= tensor.offset + tensor.length <= file.bytes
+            if not inside or not 0 <= tensor.shift <= _SMALLEST:
+                what = f"the tensors of {file.path} {'are no numbers' if inside else 'overlap'}"
+                raise InputError("probe-wrong", f"{directory / PROBE}: {what}", hint="make it again")
             end = tensor.offset + tensor.length
     return probe
 
@@ -112,7 +118,11 @@ def drawn(directory: Path, place: Path | None = None) -> Iterator[Path]:
         IntegrityError: a file is missing, or is not what ``bundle.toml`` says.
     """
     probe, spec = load_probe(directory), load_spec(directory)
-    parts = {file.path: file for file in probe.file}
+    parts, sizes = {file.path: file for file in probe.file}, {file.path: file.bytes for file in spec.files}
+    for name, part in parts.items():
+        if sizes.get(name) != part.bytes:  # before the disk is filled with it
+            told = f"{directory / PROBE} and {BUNDLE} beside it do not agree on {name}"
+            raise IntegrityError("probe-altered", told, hint="copy the probe again, or make it again")
     beside = directory.resolve().parent
     with scratch_folder(".probe", place or (beside if os.access(beside, os.W_OK) else None)) as folder:
         for file in spec.files:

@@ -11,11 +11,11 @@ import msgspec
 
 from ruvrun import machine
 from ruvrun.bundle import BUNDLE, StageSpec, find_bundles, load_spec, verify_bundle
-from ruvrun.costs import CostTable, Overhead, UnitCost
-from ruvrun.errors import InputError
+from ruvrun.costs import NOISY, CostTable, Overhead, UnitCost, merge
+from ruvrun.errors import InputError, UsageError
 from ruvrun.executors import back_end
 from ruvrun.manifest import LOCAL, MANIFEST, load_manifest
-from ruvrun.placement import manifest_path, read_nodes
+from ruvrun.placement import manifest_path, read_nodes, require_node
 from ruvrun.profile import decoder, graph
 from ruvrun.profile.alone import stand_alone
 from ruvrun.profile.beside import company, with_cores
@@ -33,9 +33,6 @@ _HERE = "host"
 
 MOST_NODES = 5000
 """Of a graph whose overhead is measured: a larger one takes long to load again, and its calls long beside that."""
-
-NOISY = 0.2
-"""A spread above this is told."""
 
 MOST_PACKED = 2.5
 """Bytes in memory for a byte of a weight, at most: itself, once more as kernels want it, and the graph around it."""
@@ -67,14 +64,18 @@ def segments(path: Path, node: str | None = None) -> Iterator[tuple[str, list[Se
 
     Raises:
         InputError: there is none, or it is not what it should be.
+        UsageError: there is no such node.
     """
     directory = path if path.is_dir() else path.parent
+    alone = is_probe(directory) or ((directory / BUNDLE).is_file() and not (directory / MANIFEST).is_file())
+    if alone and node is not None:
+        raise UsageError("node-unknown", f"{directory} is of no node", hint="leave --node out")
     if is_probe(directory):
         with drawn(directory) as whole:
             spec = load_spec(whole)
             yield load_probe(directory).model, [Segment(whole, spec, network=spec.target != _HERE)]
         return
-    if (directory / BUNDLE).is_file() and not (directory / MANIFEST).is_file():
+    if alone:
         spec = load_spec(directory)
         if absent := [file.path for file in spec.files if not (directory / file.path).is_file()]:
             what = f"{directory} is no whole probe: {PROBE} is not there, and neither is {absent[0]}"
@@ -83,6 +84,7 @@ def segments(path: Path, node: str | None = None) -> Iterator[tuple[str, list[Se
         return
     path = manifest_path(path)
     manifest = load_manifest(path)
+    require_node(manifest, node)
     nodes = read_nodes(path)
     found: dict[int, Segment] = {}
     for name, bundle in find_bundles(path, manifest).items():
@@ -120,36 +122,42 @@ def profile(
         RuvError: a stage cannot run here.
     """
     conditions = with_cores(conditions)
-    back_end(stages[0].spec)
-    source = provenance(stages[0].spec.backend, model, conditions.threads)
+    kinds = {(segment.spec.target, segment.spec.backend): segment.spec for segment in stages}
+    for spec in kinds.values():
+        back_end(spec)
+    sources = {backend: provenance(backend, model, conditions.threads) for _, backend in kinds}
+    notes: list[str] = []
+    if conditions.threads > machine.cores():
+        told = f"{conditions.threads} threads are to work on {machine.cores()} cores, and wait for one another"
+        notes.append(f"{told}: measure on a machine of this kind")
     if conditions.cpus:
         machine.pin(conditions.cpus[0])
-    rows: dict[str, UnitCost] = {}
-    overheads: list[Overhead] = []
-    notes: list[str] = []
+    known: set[tuple[str, str, str]] = set()
+    tables: list[CostTable] = []
     for segment in stages:
-        sheet = load_sheet(segment.directory, segment.spec)
-        if all(unit.key in rows for unit in sheet.unit):
+        spec, sheet = segment.spec, load_sheet(segment.directory, segment.spec)
+        if known.issuperset((unit.key, spec.target, spec.backend) for unit in sheet.unit):
             continue
         with company(segment.directory, conditions) as ready:
             measured, overhead = _measure(segment, sheet, conditions, ready, tell)
-        overheads += [overhead] if overhead else []
-        for row in measured:
-            rows.setdefault(row.key, row)
-    worst = max((row.spread for row in rows.values()), default=0.0)
+        rows = [row for row in measured if (row.key, row.target, row.backend) not in known]
+        known |= {(row.key, row.target, row.backend) for row in rows}
+        source = [sources[spec.backend]]
+        tables.append(CostTable(provenance=source, unit=rows, overhead=[overhead] if overhead else []))
+    worst = max((row.spread for table in tables for row in table.unit), default=0.0)
     if worst > NOISY:
         notes.append(f"noisy: steps spread by {100 * worst:.0f} % here; measure again when less runs on this machine")
     if not any(segment.spec.first and segment.spec.last for segment in stages):
         notes.append(
             "no stage here is a whole model, so what a step costs beside its units was not measured: use a probe"
         )
-    kind = stages[0].spec
-    if figures and kind.backend not in RATED:
-        notes.append(f"what this machine itself can do, which costs are scaled by, is not measured on {kind.backend}")
-        figures = False
-    rates = measure_rates(kind.target, kind.backend, conditions.threads, tell=tell) if figures else []
-    table = CostTable(provenance=[source], unit=list(rows.values()), overhead=overheads, rate=rates)
-    return Profile(table, tuple(notes))
+    for target, backend in kinds if figures else ():
+        if backend not in RATED:
+            notes.append(f"what this machine itself can do, which costs are scaled by, is not measured on {backend}")
+            continue
+        rates = measure_rates(target, backend, conditions.threads, tell=tell)
+        tables.append(CostTable(provenance=[sources[backend]], rate=rates))
+    return Profile(merge(tables), tuple(notes))
 
 
 def _measure(
