@@ -41,12 +41,14 @@ from ruvcompile.make import Maker
 from ruvcompile.measure.fleet import measure_fleet
 from ruvcompile.measure.given import read_given
 from ruvcompile.measure.hint import cost_hint
-from ruvcompile.options import OF_DECODERS, Options
+from ruvcompile.measure.threads import as_measured
+from ruvcompile.options import Options
 from ruvcompile.parts import Parts
 from ruvcompile.passes import run as run_passes
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.passes.reduced import reduced
 from ruvcompile.plan import Facts, Member, Plan, check_cores, check_shape, context_for, members
+from ruvcompile.plan.defaults import chosen_defaults
 from ruvcompile.plan.rules import Rules, rules_of
 from ruvcompile.probe import PROBE_BYTES, write_probe
 from ruvcompile.progress import Progress
@@ -189,7 +191,8 @@ def _facts(
     """Measure what is not known; everything that a plan is made from."""
     machines = {member.target.name: member.target.machine for member in candidates}
     known, told = read_given(options.costs, set(front.keys), machines, options.streams or 0)
-    for text in told:
+    candidates, chosen = as_measured(front.program, front.keys, known, candidates)
+    for text in (*told, *chosen):
         progress.note(text)
     costs = measure_fleet(
         front.program,
@@ -221,16 +224,7 @@ def _facts(
 
 def _tell_defaults(plan: Plan, options: Options, progress: Progress) -> None:
     """What was chosen for want of an answer."""
-    shape = plan.figures["shape"]
-    found = [f"--{key} {shape[key]}" for key in ("stages", "replicas") if not getattr(options, key) and not options.cut]
-    if not options.backend and any("backends_ms" in stage for stage in plan.figures["stages"]):
-        found.append("--backend auto")
-    if plan.space is not None:
-        streams = plan.space.streams * shape["replicas"]
-        found += [f"--context {plan.space.context}"] if not options.context else []
-        found += [f"--streams {streams}"] if not options.streams else []
-        found += [f"--{key} {value}" for key, value in options.defaults if key in OF_DECODERS]
-    if found:
+    if found := chosen_defaults(plan, options):
         progress.note(", ".join(f"{text} (default)" for text in found))
 
 

@@ -17,6 +17,8 @@ from ruvcompile.passes.infer import Type
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.passes.quantise import ACCURACY, quantise
 from ruvcompile.passes.units import Unit
+from ruvcompile.plan import context_for
+from ruvcompile.plan.facts import longest_prompt
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
 from ruvcompile.samples import sample
@@ -77,6 +79,11 @@ def _check_meant(program: Program, options: Options) -> None:
     asked: Mapping[str, object]
     if program.decoder is not None:
         wrong, asked = "a decoder", {"--inputs": options.inputs, "--shape": options.shapes}
+        longest = longest_prompt(context_for(program, options))
+        if options.prompt_tokens > longest and "prompt-tokens" not in defaults:
+            what = f"--prompt-tokens {options.prompt_tokens} leaves no room for an answer in a context of {longest + 1}"
+            hint = f"--prompt-tokens {longest}, or a larger --context"
+            raise UsageError("prompt-tokens-invalid", what, hint=hint)
         if program.decoder.exported and options.link_type == "f16":
             what = f"{program.source.path} is run as it was exported, whose activations cross links as they are"
             raise UsageError("link-type-unsupported", what, hint="leave --link-type out")

@@ -64,7 +64,19 @@ def _stages(result: Mapping[str, Any]) -> str:
         ]
         lines.append(table(["stage", "node", *(title for title, _ in columns)], rows))
         lines += _picks([places[0] for places in zip(*same, strict=True)], result)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_usable(stages)])
+
+
+def _usable(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The memory that there is for a stage, once a machine's reserve is off."""
+    found: dict[str, list[str]] = {}
+    for stage in stages:
+        if size := stage.get("usable_bytes"):
+            found.setdefault(show_bytes(size), []).append(stage["node"])
+    if len(found) == 1:
+        yield f"usable memory: {next(iter(found))} of each node"
+    elif found:
+        yield wrapped(f"usable memory: {', '.join(f'{size} of {_names(nodes)}' for size, nodes in found.items())}")
 
 
 def _picks(stages: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Iterator[str]:

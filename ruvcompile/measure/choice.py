@@ -25,6 +25,11 @@ def given(
     """What the tables know of a machine, all its back ends together; None where none of them is known whole."""
     if not any(held(program, keys, known, target.name, each, threads, beside) for each in target.backends):
         return None
+    return of_kind(keys, known, target, threads)
+
+
+def of_kind(keys: Sequence[str], known: CostTable, target: Target, threads: int) -> CostTable:
+    """The rows of a model's units, and what a step costs beside them, on any back end of one kind of machine."""
     wanted = set(keys)
     kinds = {(target.name, backend, threads) for backend in target.backends}
     return CostTable(

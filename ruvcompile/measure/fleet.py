@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from ruvcompile.fleet import HOST
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.measure import measure
-from ruvcompile.measure.choice import each_measured, given
+from ruvcompile.measure.choice import each_measured, given, of_kind
 from ruvcompile.measure.scale import figures, scale
 from ruvcompile.measure.terms import Terms
 from ruvcompile.measure.work import works
@@ -18,6 +20,7 @@ from ruvcompile.passes.units import Unit
 from ruvcompile.plan import Member
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress
+from ruvcompile.targets import Target
 from ruvrun.costs import CostTable, merge
 from ruvrun.executors import Array
 from ruvrun.machine import cores
@@ -79,11 +82,33 @@ def measure_fleet(
         if here:
             used += measured.values()
             continue
+        own = of_kind(keys, known, target, threads)
+        _tell_missing(own, keys, target, progress)
         work = works(program, units, keys, types)
         for backend, rows in measured.items():
             with progress.step("rates"):
                 rates = known.rates(HOST, backend, count).values() or measure_rates(HOST, backend, count)
             there = known.rates(target.name, backend, threads)
             by = figures({rate.name: rate.value for rate in rates}, target, threads, there)
-            used.append(scale(rows, target.on(backend), threads, by, work))
+            used.append(_beside(scale(rows, target.on(backend), threads, by, work), own))
+        used.append(own)
     return merge(used)
+
+
+def _beside(scaled: CostTable, own: CostTable) -> CostTable:
+    """The scaled rows of a kind of machine of which the tables have none of their own, in whatever company."""
+    units = {(row.key, row.backend) for row in own.unit}
+    overheads = {(row.kind, row.backend) for row in own.overhead}
+    return msgspec.structs.replace(
+        scaled,
+        unit=[row for row in scaled.unit if (row.key, row.backend) not in units],
+        overhead=[row for row in scaled.overhead if (row.kind, row.backend) not in overheads],
+    )
+
+
+def _tell_missing(own: CostTable, keys: Sequence[str], target: Target, progress: Progress) -> None:
+    """Say what the tables lack of a machine that they know in part."""
+    if own.unit:
+        lacking = len(set(keys) - {row.key for row in own.unit})
+        what = f"{lacking} of {len(set(keys))} parts" if lacking else "what a step costs beside the parts"
+        progress.note(f"the tables lack {what} on {target.name}: that is scaled")

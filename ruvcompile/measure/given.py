@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
+
 from ruvcompile.errors import InputError, did_you_mean
 from ruvrun.backends import BACK_ENDS
-from ruvrun.costs import CostTable, load_costs, merge
+from ruvrun.costs import NOISY, CostTable, load_costs, merge
 from ruvrun.profile.places import MORE_ROWS
 
 _LABELS = 4
@@ -50,9 +52,20 @@ def read_given(
                 hint="give the table of this model at the same --quant and --shape, or leave --costs out",
             )
         found = [*_other_versions(table), *_other_machines(table, machines), *_few_rows(table, keys, most_rows)]
+        found += _noisy(table, keys, machines)
         notes += [f"{path}: {told}" for told in dict.fromkeys(found)]
         tables.append(table)
-    return merge(tables), tuple(notes)
+    parts = [_part(table, scaled=scaled) for scaled in (True, False) for table in tables]
+    return merge(parts), tuple(notes)
+
+
+def _part(table: CostTable, *, scaled: bool) -> CostTable:
+    """The rows of a table that were worked out, or the others, which count before those of any table."""
+    unit = [row for row in table.unit if table.scaled(row) is scaled]
+    overhead = [row for row in table.overhead if table.scaled(row) is scaled]
+    if scaled:
+        return CostTable(provenance=table.provenance, unit=unit, overhead=overhead)
+    return msgspec.structs.replace(table, unit=unit, overhead=overhead)
 
 
 def _require_known(path: Path, table: CostTable) -> None:
@@ -81,8 +94,19 @@ def _other_machines(table: CostTable, machines: Mapping[str, str]) -> Iterator[s
     """Rows of a target that were measured elsewhere: a probe runs on any machine, and not only on one of its kind."""
     for row in table.unit:
         source, wanted = table.provenance[row.source], machines.get(row.target)
-        if wanted and not source.machine.startswith(wanted) and not source.software.startswith("scaled"):
+        if wanted and not source.machine.startswith(wanted) and not table.scaled(row):
             yield f"costs of {row.target} were measured on {source.machine}, and it has {wanted}: measure there"
+
+
+def _noisy(table: CostTable, keys: Collection[str], machines: Mapping[str, str]) -> Iterator[str]:
+    """Kinds of machines whose steps took now so long and now so long."""
+    worst: dict[str, float] = {}
+    for row in table.unit:
+        if row.key in keys and row.target in machines and not table.scaled(row):
+            worst[row.target] = max(row.spread, worst.get(row.target, 0.0))
+    for target, spread in worst.items():
+        if spread > NOISY:
+            yield f"noisy: steps on {target} spread by {100 * spread:.0f} %: measure again when less runs on it"
 
 
 def _few_rows(table: CostTable, keys: Collection[str], wanted: int) -> Iterator[str]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from ruvcompile.fleet import FleetNode
 from ruvcompile.options import DEFAULTS, Options
 from ruvcompile.plan import Member
-from ruvcompile.plan.figures import SCALED
 from ruvrun.costs import CostTable
 
 
@@ -16,11 +15,11 @@ def cost_hint(options: Options, members: Sequence[Member], costs: CostTable) -> 
     """Three commands for every kind of machine whose costs are scaled, and each of its back ends, of which the last one
     is the same for all: make a probe, measure it there, and plan with what was measured. Empty where nothing is scaled.
     """
-    scaled = {
-        (row.target, row.backend) for row in costs.unit if costs.provenance[row.source].software.startswith(SCALED)
-    }
     holders = {member.target.name: member for member in reversed(members)}
-    kinds = sorted(kind for kind in scaled if kind[0] in holders)
+    working = {(member.target.name, member.threads) for member in members}
+    kinds = sorted(
+        {(row.target, row.backend) for row in costs.unit if (row.target, row.threads) in working and costs.scaled(row)}
+    )
     several = {name for name, _ in kinds if sum(each == name for each, _ in kinds) > 1}
     names = {kind: "-".join(kind) if kind[0] in several else kind[0] for kind in kinds}
     found = []

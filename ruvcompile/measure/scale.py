@@ -26,9 +26,8 @@ from dataclasses import dataclass
 import msgspec
 
 from ruvcompile.measure.work import Work
-from ruvcompile.plan.figures import SCALED
 from ruvcompile.targets import Target
-from ruvrun.costs import CostTable, NodeCost, Overhead, Point, Provenance, Rate, UnitCost
+from ruvrun.costs import SCALED, CostTable, NodeCost, Overhead, Point, Provenance, Rate, UnitCost
 from ruvrun.profile.provenance import provenance
 
 MEMORY, OVERHEAD, FLOATS = "memory_bandwidth", "node_overhead", "f32_matmat"

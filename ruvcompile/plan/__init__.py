@@ -107,7 +107,7 @@ def make_plan(facts: Facts, cuts: Cuts | None = None) -> Plan:
         space=facts.space(-(-chosen.streams // chosen.shape.replicas)),
         figures=figures_of(desk, choice) | links_of(desk, chosen),
         rows=rows_of(desk, chosen),
-        forecast=forecast_of(desk, chosen, source_of(facts)),
+        forecast=forecast_of(desk, chosen, source_of(desk)),
         expected=tuple(
             expected_of(desk, chosen, pipeline, place)
             for pipeline in range(chosen.shape.replicas)

@@ -87,6 +87,11 @@ class Facts:
         return context_for(self.program, self.options)
 
     @property
+    def prompt(self) -> int:
+        """Tokens of the prompt whose first token is told of: as asked, in so far as there is room for them."""
+        return min(self.options.prompt_tokens, longest_prompt(self.context))
+
+    @property
     def depth(self) -> int:
         """Tokens of context at which a step is priced."""
         return min(DEPTH, self.context // 2)
@@ -181,6 +186,11 @@ def context_for(program: Program, options: Options) -> int:
             hint=f"--context {longest}",
         )
     return options.context or min(longest, LONGEST_DEFAULT)
+
+
+def longest_prompt(context: int) -> int:
+    """Tokens of the longest prompt that is answered in a context: it leaves room for one more."""
+    return max(1, context - 1)
 
 
 def _known(extent: object) -> int:

@@ -13,7 +13,6 @@ from ruvcompile.partition import evaluate
 from ruvcompile.partition.task import Stage
 from ruvcompile.plan.by_backend import by_backend
 from ruvcompile.plan.choose import Choice
-from ruvcompile.plan.facts import Facts
 from ruvcompile.plan.loads import load_of
 from ruvcompile.plan.memory import CHUNK, logits_bytes, usable
 from ruvcompile.plan.nodes import Member
@@ -21,11 +20,12 @@ from ruvcompile.plan.pace import grouping
 from ruvcompile.plan.shapes import Proof, Shape, Solution
 from ruvcompile.plan.tasks import Desk
 from ruvcompile.plan.times import chunk_ms, stage_times, time_to_first
-from ruvcompile.plan.verdict import described, verdict
+from ruvcompile.plan.verdict import verdict
+from ruvcompile.plan.why import compared, limit, unfit
 from ruvcompile.quantities import show_bytes
+from ruvrun.costs import SCALED
 from ruvrun.manifest import Expected
 
-SCALED = "scaled"
 _CHUNKS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, CHUNK)
 
 
@@ -42,7 +42,7 @@ def figures_of(desk: Desk, choice: Choice) -> dict[str, Any]:
         "gap": round(max(0.0, 1 - proof.bound_ms / proof.value_ms) if proof.value_ms > 0 else 0.0, 4),
         "exact": proof.exact,
         **_bounds(proof),
-        "cost_source": source_of(facts),
+        "cost_source": source_of(desk),
         **({"link_type": facts.link_type} if facts.link_type != "f32" and chosen.shape.stages > 1 else {}),
     }
     if facts.decoder:
@@ -94,13 +94,13 @@ def bottleneck(desk: Desk, solution: Solution) -> float:
     return max(evaluate(task, stages).bottleneck_ms for stages in solution.pipelines)
 
 
-def source_of(facts: Facts) -> str:
-    """``measured``, or ``scaled`` where any row of the fleet's targets is."""
-    names = {member.target.name for member in facts.members}
-    keys = set(facts.keys)
-    rows = (row for row in facts.costs.unit if row.target in names and row.key in keys)
-    sources = (facts.costs.provenance[row.source].software for row in rows)
-    return SCALED if any(text.startswith(SCALED) for text in sources) else "measured"
+def source_of(desk: Desk) -> str:
+    """``measured``, or ``scaled`` where any row is that the plan was chosen by."""
+    for group in desk.room.groups:
+        for beside in range(1, group.first.beside + 1):
+            if any(map(desk.facts.costs.scaled, desk.room.prices.rows(group.first, beside))):
+                return SCALED
+    return "measured"
 
 
 def stages_of(desk: Desk, solution: Solution) -> list[dict[str, Any]]:
@@ -165,34 +165,29 @@ def _kv_bytes(desk: Desk, solution: Solution, stage: Stage) -> int:
 
 def _alternatives(desk: Desk, choice: Choice) -> list[dict[str, Any]]:
     """The other shapes; and where something was forced, what the plan would have done."""
-    facts, chosen = desk.facts, choice.chosen
-    found = [_entry(desk, shape, solution) for shape, solution in choice.others]
-    if choice.best is not None:
-        for entry in found:
-            if entry["shape"] == _shape(choice.best.shape):
-                entry["why"] = f"the plan's own choice; {entry['why']}"
+    best = choice.best.shape if choice.best is not None else None
+    found = [
+        _entry(desk, choice.chosen, shape, solution, "the plan's own choice" if shape == best else "")
+        for shape, solution in choice.others
+    ]
     if choice.free is not None:
-        entry = _entry(desk, chosen.shape, choice.free)
-        slower = 100 * (bottleneck(desk, chosen) / max(bottleneck(desk, choice.free), 1e-9) - 1)
-        entry["why"] = f"the plan's own cut; the forced one makes the slowest stage {slower:.1f} % slower"
-        if facts.options.objective == "latency":
-            longer = 100 * (choice.free.single / max(chosen.single, 1e-9) - 1)
-            entry["why"] = f"the plan's own cut; with the forced one a single pass takes {longer:.1f} % longer"
-        found.append(entry)
+        found.append(_entry(desk, choice.chosen, choice.free.shape, choice.free, "the plan's own cut"))
     return found
 
 
-def _entry(desk: Desk, shape: Shape, solution: Solution | None) -> dict[str, Any]:
+def _entry(desk: Desk, chosen: Solution, shape: Shape, solution: Solution | None, own: str = "") -> dict[str, Any]:
+    """What a shape would do; ``own``: what it is, where the plan would have taken it and something else was asked."""
     entry: dict[str, Any] = {"shape": _shape(shape), "fits": solution is not None}
     if solution is None:
-        return entry | {"why": "does not fit into the memory of the nodes, or the rules"}
+        return entry | {"why": unfit(desk, shape)}
     what = "tokens" if desk.facts.decoder else "items"
     entry |= {f"{what}_per_s": round(solution.rate, 2), f"{what}_per_s_one": round(solution.single, 2)}
     if desk.facts.decoder:
         entry["ttft_ms"] = round(time_to_first(desk, solution), 2)
     else:
         entry["latency_ms"] = round(1e3 / solution.single, 4)
-    return entry | {"why": described(solution)}
+    told = f"{compared(desk, chosen, solution)}; {limit(desk, solution)}"
+    return entry | {"why": f"{own}: {told}" if own else told}
 
 
 def _too_small(desk: Desk) -> list[dict[str, str]]:

@@ -12,17 +12,14 @@ another guise (``pool``), of which a plan uses each once. So which back end a st
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ruvcompile.plan.facts import Facts
-from ruvcompile.plan.nodes import Member
+from ruvcompile.plan.nodes import Member, by_name
 from ruvcompile.plan.prices import Prices
-
-_DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -82,9 +79,9 @@ def groups(facts: Facts, prices: Prices) -> tuple[Group, ...]:
         alike.setdefault(_key(facts, member, crowd_of.get(number)), []).append(member)
     found = []
     for key, same in alike.items():
-        for twins in _twins(sorted(same, key=_by_name), prices):
+        for twins in _twins(sorted(same, key=by_name), prices):
             found.append(Group(tuple(twins), head=key[0], crowd=key[1]))
-    found.sort(key=lambda group: (not group.head, group.first.target.name, _by_name(group.first)))
+    found.sort(key=lambda group: (not group.head, group.first.target.name, by_name(group.first)))
     return tuple(
         replace(group, members=guise, pool=pool)
         for pool, group in enumerate(found)
@@ -127,8 +124,3 @@ def _equal(one: Member, two: Member, others: Sequence[Member], prices: Prices) -
         for other in others
         if other.name not in (one.name, two.name)
     )
-
-
-def _by_name(member: Member) -> tuple[tuple[int, str], ...]:
-    """Names in the order in which people count."""
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(member.name))

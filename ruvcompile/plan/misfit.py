@@ -80,7 +80,8 @@ def _short(desk: Desk, solution: Solution, ways: list[str]) -> FitError:
         "fleet-memory-short",
         f"stage {place} needs {show_bytes(need)} on {member.name}, which has {show_bytes(room)} usable",
         context=[
-            f"{', '.join(detail)}; {show_bytes(whole)} installed, {show_bytes(whole - unreserved)} reserved{shared}"
+            f"{', '.join(detail)}; {show_bytes(whole)} installed, {show_bytes(whole - unreserved)} reserved{shared}",
+            *told(facts.rejected),
         ],
         hint=" or ".join(ways) if ways else "use nodes with more memory",
     )

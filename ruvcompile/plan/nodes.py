@@ -15,6 +15,7 @@ made so that every core, not every stage, has as much to do.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,7 @@ from ruvcompile.plan.rules import told
 from ruvcompile.targets import Target
 
 MOST_SCENES = 200
+_DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def _dealt(candidates: Sequence[Member], here: Collection[int]) -> tuple[Member,
     for crowd in crowds(candidates, len(here)):
         if sum(candidates[number].threads for number in crowd.members) <= crowd.cores:
             continue
-        for number in crowd.members:
+        for number in sorted(crowd.members, key=lambda each: by_name(candidates[each])):
             member = candidates[number]
             choice = sorted(member.cpus or here, key=lambda core: (load.get(core, 0), core))
             for core in choice[: member.threads]:
@@ -139,7 +141,9 @@ def check_cores(nodes: Sequence[FleetNode], allowed: Collection[int]) -> None:
 
 
 def crowds(candidates: Sequence[Member], cores: int) -> tuple[Crowd, ...]:
-    """The processes of this machine, those together that share cores directly or through others."""
+    """The processes of this machine, those together that share cores directly or through others; in an order of names,
+    so that nothing depends on the order in which a fleet lists its nodes.
+    """
     groups: list[tuple[set[int], set[int]]] = []
     for number, member in enumerate(candidates):
         if not member.node.local:
@@ -155,7 +159,13 @@ def crowds(candidates: Sequence[Member], cores: int) -> tuple[Crowd, ...]:
     found = [
         Crowd(tuple(sorted(who)), len(own), max(candidates[number].threads for number in who)) for own, who in groups
     ]
-    return tuple(sorted(found, key=lambda crowd: crowd.members))
+    return tuple(sorted(found, key=lambda crowd: min(by_name(candidates[number]) for number in crowd.members)))
+
+
+def by_name(member: Member) -> tuple[tuple[int, str], ...]:
+    """Names in the order in which people count; no two are equal."""
+    parts = ((int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(member.name))
+    return *parts, (-2, member.name)
 
 
 def scenes(known: Sequence[Crowd], nodes: int, others: int) -> Iterator[Scene]:
@@ -205,11 +215,12 @@ def check_shape(
     if stages * replicas > nodes:
         out = [entry for entry in rejected if entry["rule"].startswith("require.")]
         asked = f"{stages} stage{'s' if stages > 1 else ''}" + (f" x {replicas} replicas" if replicas > 1 else "")
+        lower = f"--stages to {nodes // replicas}" if nodes >= replicas else f"--replicas to {nodes}"
         raise FitError(
             "stages-over-nodes",
             f"{asked} need {stages * replicas} nodes, the fleet has {nodes}{' that may be used' if out else ''}",
             context=told(out),
-            hint=f"lower --stages to {nodes // replicas}, or add nodes" if nodes >= replicas else "add nodes",
+            hint=f"lower {lower}, or add nodes",
         )
     if stages > 1:
         check_stages(units, boundaries(units), stages)

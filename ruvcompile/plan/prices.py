@@ -86,6 +86,10 @@ class Prices:
         return {}
 
     @cached_property
+    def _chunks(self) -> dict[tuple[str, str, int, int, int], tuple[tuple[float, float], ...]]:
+        return {}
+
+    @cached_property
     def _steps(self) -> dict[tuple[str, str, int, int, float, bool], tuple[float, ...]]:
         return {}
 
@@ -112,9 +116,11 @@ class Prices:
         """Each unit's time for ``tokens`` tokens of a prompt in one step, ``position`` tokens from its beginning."""
         if tokens == 1:
             return self.step_ms(member, beside, 1)
-        rows = self.rows(member, beside)
-        times = (row.prompt_ms(tokens) + _further(row, tokens, position) for row in rows)
-        return _times(times, self.facts.corrections)
+        kind = (member.target.name, member.target.backend, member.threads, beside, tokens)
+        if kind not in self._chunks:
+            rows = self.rows(member, beside)
+            self._chunks[kind] = tuple((row.prompt_ms(tokens), _further(row, tokens)) for row in rows)
+        return _times((ms + later * position for ms, later in self._chunks[kind]), self.facts.corrections)
 
     def overhead(self, member: Member, beside: int) -> Overhead:
         """The process's own work on a member's machine; all zero where no table tells it."""
@@ -124,9 +130,10 @@ class Prices:
             for row in self.facts.costs.overhead
             if (row.kind, row.target, row.backend) == (kind, target.name, target.backend)
         ]
-        exact = [row for row in known if row.threads == member.threads]
-        if exact or known:
-            return _nearest(exact or known, beside)
+        if known:
+            near = min(abs(row.threads - member.threads) for row in known)
+            most = max(row.threads for row in known if abs(row.threads - member.threads) == near)
+            return _nearest([row for row in known if row.threads == most], beside)
         return Overhead(kind=kind, target=target.name, backend=target.backend, threads=member.threads, source=0)
 
     def runtime_bytes(self, member: Member) -> int:
@@ -163,13 +170,13 @@ class Prices:
         return Hop(1e3 * NETWORK.latency, 1e3 / NETWORK.bandwidth), ASSUMED
 
 
-def _further(row: UnitCost, tokens: int, position: int) -> float:
-    """What a chunk takes longer that has ``position`` tokens before it, from chunks that were measured there."""
+def _further(row: UnitCost, tokens: int) -> float:
+    """What a chunk takes longer for each token before it, from chunks that were measured behind others."""
     later = [point for point in row.curve if point.tokens > 1 and point.depth]
-    if not later or not position:
+    if not later:
         return 0.0
     slopes = [(point.ms - row.prompt_ms(point.tokens)) / (point.depth * point.tokens) for point in later]
-    return max(0.0, sum(slopes) / len(slopes)) * position * tokens
+    return max(0.0, sum(slopes) / len(slopes)) * tokens
 
 
 def _times(times: Iterable[float], factors: Sequence[float]) -> tuple[float, ...]:

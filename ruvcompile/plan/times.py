@@ -60,7 +60,7 @@ def time_to_first(desk: Desk, solution: Solution) -> float:
     """From a prompt of ``--prompt-tokens`` to its first token, nobody else being there."""
     stages, members = solution.pipelines[0], solution.members[0]
     chunks, position = [], 0
-    sizes = chunks_of(desk.facts.options.prompt_tokens)
+    sizes = chunks_of(desk.facts.prompt)
     for tokens in sizes:
         chunks.append([chunk_ms(desk, solution, stages, place, tokens, position) for place in range(len(stages))])
         position += tokens

@@ -1,18 +1,11 @@
-"""A plan in one sentence, and every other shape in half of one."""
+"""A plan in one sentence."""
 
 from __future__ import annotations
 
 from ruvcompile.plan.choose import Choice
 from ruvcompile.plan.shapes import Shape, Solution
 from ruvcompile.plan.tasks import Desk
-
-
-def described(solution: Solution) -> str:
-    """What a shape would do: with all its sequences at work, and with one."""
-    many = f"{solution.rate:.1f}/s with {solution.streams} in flight"
-    if solution.single >= solution.rate:
-        return f"{solution.rate:.1f}/s"
-    return f"{many}, {solution.single:.1f}/s with one"
+from ruvcompile.plan.why import by_memory
 
 
 def verdict(desk: Desk, choice: Choice) -> str:
@@ -24,7 +17,7 @@ def verdict(desk: Desk, choice: Choice) -> str:
     told = shape_text(chosen.shape)
     rate = f"{chosen.rate:.1f} {what}/s with {chosen.streams} in flight"
     if alone is None:
-        return f"{told}: the model does not fit on one node; {rate}"
+        return f"{told}: {_too_much(desk, chosen)}; {rate}"
     if chosen.rate <= alone.rate and chosen.single <= alone.single:
         return f"one node is faster: {alone.rate:.1f} {what}/s against {chosen.rate:.1f} with {told}"
     if desk.facts.options.objective == "latency":
@@ -34,6 +27,14 @@ def verdict(desk: Desk, choice: Choice) -> str:
         f"{told} {gives} {chosen.rate / alone.rate:.2f}x the {what}/s of one node with {chosen.streams} in flight; "
         f"a single user gets {chosen.single:.1f} {what}/s, and {alone.single:.1f} from one node"
     )
+
+
+def _too_much(desk: Desk, chosen: Solution) -> str:
+    """Why one node is not enough."""
+    if chosen.shape.stages == 1:
+        what = "sequences" if desk.facts.decoder else "callers"
+        return f"one node has no room for {chosen.streams} {what}"
+    return "the model does not fit on one node" if by_memory(desk, Shape(1, 1)) else "no node may hold all of it"
 
 
 def shape_text(shape: Shape) -> str:

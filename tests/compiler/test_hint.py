@@ -72,6 +72,15 @@ def test_nothing_is_said_of_what_was_measured() -> None:
     assert cost_hint(options(fleet), [member(node) for node in fleet.nodes], table(pi5=False)) == []
 
 
+def test_what_nobody_works_with_may_be_scaled() -> None:
+    """Rows of more threads, from an earlier build, beside measured ones of as many as there are."""
+    fleet = make_fleet("pi5", "1")
+    mixed = [row("pi5", scaled=False), msgspec.structs.replace(row("pi5", scaled=True), threads=2)]
+    costs = CostTable(provenance=SOURCES, unit=mixed)
+    assert cost_hint(options(fleet), [member(fleet.nodes[0])], costs) == []
+    assert len(cost_hint(options(fleet), [member(fleet.nodes[0], 2)], costs)) == 3
+
+
 def test_every_kind_has_its_own_probe_and_the_build_takes_all_tables() -> None:
     nodes = (
         FleetNode("here", "host"), FleetNode("a", "pi5", "a.local", ssh="pi@a", threads=2),
@@ -84,7 +93,9 @@ def test_every_kind_has_its_own_probe_and_the_build_takes_all_tables() -> None:
         context=512,
     )  # fmt: skip
     members = [member(nodes[0]), member(nodes[1], 2), member(nodes[2]), member(nodes[3], 8)]
-    found = cost_hint(asked, members, table(host=False, pi5=True, x86_64=True))
+    costs = table(host=False, pi5=True, x86_64=True)
+    eight = [msgspec.structs.replace(each, threads=8) for each in costs.unit if each.target == "x86-64"]
+    found = cost_hint(asked, members, msgspec.structs.replace(costs, unit=[*costs.unit, *eight]))
     same = "--quant int8 --activations float --inputs in.npz --shape x=1x3 --shape s=scalar"
     assert found == [
         f"ruvcompile probe 'my model.gguf' --target pi5 {same} -o probe-pi5",

@@ -18,12 +18,14 @@ from ruvcompile.measure import held, profiled
 from ruvcompile.measure.fleet import measure_fleet
 from ruvcompile.measure.given import read_given
 from ruvcompile.measure.terms import Terms
+from ruvcompile.measure.threads import as_measured
 from ruvcompile.passes.pieces import program_units, unit_keys
 from ruvcompile.plan import Member
 from ruvcompile.program import Program
 from ruvcompile.progress import Progress, Silent
 from ruvcompile.targets import load_target
-from ruvrun.costs import CostTable, LinkCost, Overhead, Point, Provenance, UnitCost, dump_costs
+from ruvrun.costs import CostTable, LinkCost, Overhead, Point, Provenance, UnitCost, dump_costs, merge
+from tests.compiler.builds import rates
 from tests.decoders import tiny_program
 from tests.runtime.profiles import write_sheeted
 
@@ -143,6 +145,111 @@ def test_what_cannot_be_scaled_is_refused_before_anything_is_measured(program, t
     with pytest.raises(InputError) as error:
         fleet(program, CostTable(), [away], tmp_path)
     assert error.value.ref == "rates-unknown"
+
+
+def away(usual: int = 4, **told: Any) -> Member:
+    """A Pi; ``told`` is what the fleet file says of it."""
+    return Member(FleetNode(name="a", target="pi5", address="a.local", **told), load_target("pi5"), usual)
+
+
+def rows_of(
+    program: Program, threads: int, *, ms: float = 1.0, target: str = "pi5", software: str = "ruvrun 1", beside: int = 1
+) -> CostTable:
+    """All rows of a kind of machine with so many threads."""
+    known = table_of(program, beside=beside)
+    kind = {"target": target, "threads": threads}
+    return CostTable(
+        provenance=[msgspec.structs.replace(HERE, software=software)],
+        unit=[msgspec.structs.replace(row, ms=ms, **kind) for row in known.unit],
+        overhead=[msgspec.structs.replace(row, stage_ms=ms, **kind) for row in known.overhead],
+    )
+
+
+def test_what_was_measured_of_another_machine_stays_where_the_rest_is_scaled(program, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(measuring, "profile_stage", Measured(program))
+    monkeypatch.setattr("ruvcompile.measure.fleet.measure_rates", rates)
+    keys, told = list(dict.fromkeys(keys_of(program))), Told()
+    whole = rows_of(program, 4, ms=77.0, beside=2)
+    for part, note in (
+        (msgspec.structs.replace(whole, unit=whole.unit[:1]), "the tables lack 3 of 4 parts on pi5: that is scaled"),
+        (msgspec.structs.replace(whole, overhead=[]), "the tables lack what a step costs beside the parts on pi5"),
+    ):
+        units = program_units(program)
+        found = measure_fleet(
+            program, units, keys_of(program), part, [away()], {},
+            store=WeightStore(tmp_path / "store"), scratch=tmp_path / "scratch", progress=told,
+        )  # fmt: skip
+        assert sorted(row.key for row in found.unit) == sorted(keys), "each once"
+        own = {row.key for row in part.unit}
+        assert {row.key: row.ms for row in found.unit if not found.scaled(row)} == dict.fromkeys(own, 77.0)
+        assert {(row.target, row.threads) for row in (*found.unit, *found.overhead)} == {("pi5", 4)}
+        assert [found.scaled(row) for row in found.overhead] == [not part.overhead]
+        assert told.notes.pop().startswith(note)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_was_measured_counts_before_what_was_scaled_in_whatever_order(program, tmp_path, turned: bool) -> None:
+    tables = [rows_of(program, 4, ms=2.0), rows_of(program, 4, ms=100.0, software="scaled by 3; ruvrun 1")]
+    for number, table in enumerate(tables):
+        (tmp_path / f"{number}.toml").write_bytes(dump_costs(table))
+    paths = [tmp_path / "0.toml", tmp_path / "1.toml"]
+    found, _ = read_given(paths[::-1] if turned else paths, set(keys_of(program)), {})
+    assert {row.ms for row in found.unit} == {row.stage_ms for row in found.overhead} == {2.0}
+    assert not any(map(found.scaled, [*found.unit, *found.overhead]))
+
+
+@pytest.mark.parametrize(("spread", "told"), [(0.2, False), (0.34, True)])
+def test_a_noisy_table_is_told_with_its_spread(program, tmp_path, spread: float, told: bool) -> None:
+    known = table_of(program)
+    noisy = msgspec.structs.replace(known.unit[-1], spread=spread)
+    path = tmp_path / "given.toml"
+    path.write_bytes(dump_costs(msgspec.structs.replace(known, unit=[*known.unit[:-1], noisy])))
+    _, notes = read_given([path], set(keys_of(program)), {"host": "m"})
+    said = [note for note in notes if "noisy" in note]
+    wanted = [f"{path}: noisy: steps on host spread by 34 %: measure again when less runs on it"]
+    assert said == (wanted if told else [])
+
+
+SCALED = {"software": "scaled by 3; ruvrun 1"}
+
+
+@pytest.mark.parametrize(
+    ("known", "member", "threads"),
+    [
+        ([], away(), 4),
+        ([(4, 1.0, {})], away(), 4),
+        ([(3, 1.0, {})], away(), 3),
+        ([(3, 1.0, {}), (4, 2.0, {})], away(), 3),
+        ([(3, 2.0, {}), (4, 1.0, {})], away(), 4),
+        ([(3, 1.0, {}), (4, 1.0, {})], away(), 3),
+        ([(3, 1.0, {})], away(4, threads=4), 4),
+        ([(3, 1.0, {}), (2, 2.0, {})], away(2, cpus=(0, 1)), 2),
+        ([(3, 2.0, {}), (4, 1.0, SCALED)], away(), 3),
+        ([(3, 1.0, {"target": "pi4"})], away(), 4),
+        ([(1, 1.0, {"target": "host"})], member("here", threads=2), 2),
+        ([(1, 1.0, {"target": "host"}), (2, 2.0, {"target": "host"})], member("here", threads=2), 1),
+        ([(2, 2.0, {"target": "host"}), (4, 1.0, {"target": "host"})], member("here", threads=2), 2),
+        ([(1, 1.0, {"target": "host", "beside": 2}), (2, 2.0, {"target": "host"})], member("here", threads=2), 2),
+    ],
+    ids=[
+        "nothing known", "usual", "another alone", "fewer are faster", "more are faster", "as fast with fewer",
+        "as asked", "no more than cores", "scaled is no measurement", "of another kind", "here it can be measured",
+        "here, both known", "here, no more than its share", "here, in its company",
+    ],
+)  # fmt: skip
+def test_who_says_no_threads_works_with_as_many_as_was_measured_best(program, known, member, threads) -> None:
+    tables = [rows_of(program, number, ms=ms, **more) for number, ms, more in known]
+    (found,), notes = as_measured(program, keys_of(program), merge(tables), [member])
+    assert found == replace(member, threads=threads)
+    name = member.target.name
+    changed = threads != member.threads
+    assert notes == ((f"{threads} threads on {name}, as measured best (default)",) if changed else ())
+
+
+def test_threads_of_which_a_part_was_not_measured_are_none(program) -> None:
+    known = rows_of(program, 3)
+    known = msgspec.structs.replace(known, unit=known.unit[1:])
+    assert as_measured(program, keys_of(program), known, [away()]) == ((away(),), ())
 
 
 def test_what_is_missing_is_measured_and_what_is_known_stays(program, tmp_path, monkeypatch) -> None:

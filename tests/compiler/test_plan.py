@@ -116,21 +116,41 @@ def test_even_costs_give_even_stages(model, folder, costs) -> None:
     single = f"{1000 / (8 + HOPS):.1f}"
     assert result["verdict"].endswith(f"; a single user gets {single} tokens/s, and 125.0 from one node")
     one, two = result["alternatives"]
-    assert (one["shape"], one["why"]) == ({"replicas": 1, "stages": 1}, "125.0/s")
+    assert one["shape"] == {"replicas": 1, "stages": 1}
+    assert one["why"] == "49.4 % fewer tokens/s; the limit is stage 0 on host-0"
     assert two["shape"] == {"replicas": 2, "stages": 1}
-    assert two["why"].startswith("the plan's own choice; 248.5/s with 4 in flight")
+    way = "the limit is the way of a step, 16.20 ms, 0.20 of them outside of stages"
+    assert two["why"] == f"the plan's own choice: 0.6 % more tokens/s; {way}"
+    for entry in (one, two):
+        assert entry["ttft_ms"] == pytest.approx(255 * 0.8), "on one node nothing travels"
+    assert (one["tokens_per_s_one"], two["tokens_per_s_one"]) == (125.0, 125.0)
 
 
 @pytest.mark.parametrize(
     ("tokens", "chunks_ms"),
     [(100, 100 * 0.8), (257, 257 * 0.8), (512, 256 * (0.8 + 0.4)), (768, 256 * (0.8 + 0.4 + 0.4))],
 )
-def test_the_first_token_waits_for_the_prompt_in_chunks(model, folder, costs, tokens, chunks_ms) -> None:
+def test_the_first_token_waits_for_the_prompt_in_chunks(folder, tokens, chunks_ms) -> None:
     """A prompt token costs 0.4 ms on each of two stages; a chunk follows the one before into the first at once. The
     last one brings the first token.
     """
-    result = plan(model, folder, costs=(str(costs),), prompt_tokens=tokens)
+    long = write_tiny_gguf(folder / "long.gguf", layers=LAYERS, context=1024)
+    result = plan(long, folder, prompt_tokens=tokens)
     assert result["predicted_ttft_ms"] == pytest.approx(chunks_ms + HOPS)
+
+
+def test_no_first_token_is_promised_of_a_prompt_that_would_be_refused(model, folder, costs, capsys) -> None:
+    flags = ["plan", str(model), "--target", "host", "--nodes", "2", "--stages", "2", "--costs", str(costs)]
+    assert cli.run([*flags, "--json"]) == 0
+    told = capsys.readouterr()
+    assert "--prompt-tokens 255 (default)" in told.err, "what leaves room for one token in a context of 256"
+    assert json.loads(told.out)["predicted_ttft_ms"] == pytest.approx(255 * 0.8 + HOPS)
+    for asked, context, most in ((256, [], 255), (512, [], 255), (64, ["--context", "64"], 63)):
+        assert cli.run([*flags, *context, "--prompt-tokens", str(asked)]) == 2
+        told = capsys.readouterr()
+        assert "error[prompt-tokens-invalid]" in told.err
+        assert f"hint: --prompt-tokens {most}, or a larger --context" in told.err
+        assert cli.run([*flags, *context, "--prompt-tokens", str(most)]) == 0
 
 
 @pytest.mark.parametrize(("head", "cut"), [(1.0, 4), (3.0, 5), (6.0, 6), (20.0, 7)])
@@ -167,7 +187,7 @@ def test_a_forced_cut_stands_beside_the_best_one(model, folder, costs) -> None:
     best = result["alternatives"][-1]
     assert best["shape"] == {"replicas": 1, "stages": 2}
     assert best["tokens_per_s"] == pytest.approx(4000 / (16 + HOPS), abs=0.01)
-    assert "50.0 % slower" in best["why"]
+    assert best["why"].startswith("the plan's own cut: 48.1 % more tokens/s; the limit is the way of a step, 16.20 ms")
 
 
 def test_a_forced_cut_that_is_the_best_one_is_no_alternative(model, folder, costs) -> None:
@@ -206,6 +226,22 @@ def test_more_stages_than_nodes(model, folder, costs, stages) -> None:
     assert error.value.ref == "stages-over-nodes"
     assert error.value.exit_code == 4
     assert f"{stages} stages need {stages} nodes, the fleet has 2" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says", "hint"),
+    [
+        ({"stages": 1, "replicas": 3}, "1 stage x 3 replicas need 3 nodes, the fleet has 2", "lower --replicas to 2"),
+        ({"stages": 2, "replicas": 2}, "2 stages x 2 replicas need 4 nodes, the fleet has 2", "lower --stages to 1"),
+        ({"stages": 3}, "3 stages need 3 nodes, the fleet has 2", "lower --stages to 2"),
+    ],
+)
+def test_a_shape_that_the_fleet_is_too_small_for_says_what_is_not(model, folder, costs, asked, says, hint) -> None:
+    with pytest.raises(FitError) as error:
+        plan(model, folder, costs=(str(costs),), **asked)
+    assert (error.value.ref, error.value.exit_code) == ("stages-over-nodes", 4)
+    assert error.value.message == says
+    assert error.value.hint == f"{hint}, or add nodes"
 
 
 def test_more_stages_than_places_to_cut(model, folder, costs) -> None:
@@ -331,9 +367,9 @@ def test_the_honest_verdict_when_one_node_is_faster(model, folder, costs, tmp_pa
 
 
 def test_the_prompt_that_is_assumed_is_told_of_decoders(model, folder, costs, capsys) -> None:
-    flags = ["--target", "host", "--costs", str(costs)]
+    flags = ["--target", "host", "--nodes", "2", "--costs", str(costs)]
     assert cli.run(["plan", str(model), *flags]) == 0
-    assert "--prompt-tokens 512 (default)" in capsys.readouterr().err
+    assert "--prompt-tokens 255 (default)" in capsys.readouterr().err
     assert cli.run(["plan", str(model), *flags, "--prompt-tokens", "7"]) == 0
     assert "--prompt-tokens" not in capsys.readouterr().err
 

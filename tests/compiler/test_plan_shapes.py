@@ -215,6 +215,7 @@ def test_both_bounds_are_told_where_the_search_was_not_whole(program, monkeypatc
     assert figures["bound_by"] == "relaxation"
     assert 0 < figures["lower_bound_ms"] == figures["bounds"]["relaxation"] <= figures["bounds"]["search"]
     assert figures["bounds"]["search"] <= figures["bottleneck_ms"]
+    assert figures["gap"] == pytest.approx(1 - figures["lower_bound_ms"] / figures["bottleneck_ms"], abs=1e-4)
 
 
 def test_a_round_that_is_shorter_than_with_the_least_bottleneck_is_what_is_bounded(program) -> None:

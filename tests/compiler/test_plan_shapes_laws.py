@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from ruvcompile.errors import FitError
 from ruvcompile.fleet import Link
+from ruvcompile.plan import make_plan
 from ruvcompile.plan.pick import pick
 from ruvcompile.program import Program
-from tests.compiler.planned import LAYERS, fleet, plan_of, small, table
+from tests.compiler.planned import LAYERS, facts_of, fleet, node, plan_of, small, table
 from tests.decoders import tiny_program
 
 QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -75,6 +76,25 @@ def test_the_order_of_the_fleet_does_not_matter(program, nodes, ms, link, option
         else:
             plans.append(plan.figures)
     assert plans[0] == plans[1]
+
+
+@QUICK
+@given(
+    cpus=st.lists(st.sampled_from([(), (0,), (1,), (0, 1)]), min_size=2, max_size=5),
+    cores=st.sampled_from([2, 3]),
+    options=asked,
+    data=st.data(),
+)
+def test_the_order_of_processes_here_does_not_matter(program, cpus, cores, options, data) -> None:
+    """Who shares cores with whom is dealt and told apart by names."""
+    nodes = [node(f"m{number}", "host", address="local", cpus=own) for number, own in enumerate(cpus)]
+    costs, link = table(program, {"host": 1.0}, per_row=0.3, beside=(1, 2)), Link(1e9, 1e-4)
+    turned = data.draw(st.permutations(nodes))
+    one, two = (
+        facts_of(program, fleet(*some, head="m0", link=link), costs, cores=cores, **options) for some in (nodes, turned)
+    )
+    assert {each.name: each.cpus for each in one.members} == {each.name: each.cpus for each in two.members}
+    assert make_plan(one).figures == make_plan(two).figures
 
 
 @given(

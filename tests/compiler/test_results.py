@@ -134,5 +134,17 @@ def test_a_plan_of_a_graph() -> None:
     assert "tokens/s," not in text
 
 
+def test_what_is_usable_of_each_nodes_memory_is_told() -> None:
+    """The reserve is off, so that it is plain what the stage's memory is held against."""
+
+    def told(*sizes: int) -> str:
+        stages = [stage | {"usable_bytes": size * 2**30} for stage, size in zip(PLAN["stages"], sizes, strict=True)]
+        return plan_text(PLAN | {"stages": stages})
+
+    assert "\nusable memory: 3.0 GiB of each node\n" in told(3, 3)
+    assert "\nusable memory: 3.0 GiB of host-0, 7.0 GiB of host-1\n" in told(3, 7)
+    assert "usable" not in plan_text(PLAN), "of an older plan it is not known"
+
+
 def test_numbers_stand_to_the_right() -> None:
     assert table(["a", "n"], [["x", "1"], ["yy", "10"]]) == "a    n\nx    1\nyy  10"
