@@ -28,6 +28,7 @@ FLEET = 'format = 1\nhead = "left"\n' + "".join(
 PROMPT = {"prompt": "the and of to", "max_tokens": 24, "temperature": 0}
 KEY = "secret-of-alice"
 RUVRUN = "/opt/ruvrun/left/ruvrun"
+NEWER = "/var/tmp/newer"
 URL = "http://127.0.0.1:8000"
 SECURITY = 2.5
 _ASK = f"""
@@ -121,9 +122,9 @@ def files(pc: Computer) -> set[str]:
     return {path for path in pc.run(f"find / -xdev{apart}").stdout.splitlines() if not path.endswith(_BACKUPS)}
 
 
-def install(pc: Computer, node: str) -> None:
+def install(pc: Computer, node: str, bundle: str = "") -> None:
     """As a person does it, but that every module of every package is compiled, which takes minutes here."""
-    done = pc.run(f"PIP_NO_COMPILE=1 /root/dist/bundles/{node}/node/install.sh --name {node}")
+    done = pc.run(f"PIP_NO_COMPILE=1 {bundle or f'/root/dist/bundles/{node}'}/node/install.sh --name {node}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"running: ruvrun@{node}, release" in done.stdout, done.stdout + done.stderr
 
@@ -193,6 +194,13 @@ def test_a_head_alone_is_started_and_not_ready(head: Computer) -> None:
     assert (code, line.count("\n")) == (6, 1)
     assert line.startswith("not ready: ")
     assert "right waiting" in line
+
+
+def test_its_cpu_is_one_that_has_avx2_and_no_avx512(head: Computer) -> None:
+    """So all that this PC is seen to do, with bundles of whichever machine built them, such a PC does."""
+    flags = head.run("grep -m 1 ^flags /proc/cpuinfo").stdout.split()
+    assert {"avx2", "fma"} <= set(flags)
+    assert not [flag for flag in flags if flag.startswith("avx512")]
 
 
 def test_two_services_answer_as_the_record_of_the_build(rack: Computer, text: str) -> None:
@@ -283,6 +291,53 @@ def test_who_is_answered_when_it_is_stopped_is_told(rack: Computer) -> None:
     assert checked(rack)[0] == 6
     assert rack.run("systemctl start ruvrun@left").returncode == 0
     await_health(rack, 200)
+
+
+def releases(pc: Computer, node: str) -> dict[str, str]:
+    """What install.sh says of a service."""
+    told = pc.run(f"/opt/ruvrun/{node}/current/node/install.sh --status").stdout
+    return dict(word.split("=") for word in told.split())
+
+
+@pytest.fixture(scope="module")
+def newer(rack: Computer) -> Iterator[str]:
+    """Another release of the same build, in a folder that is not counted; the value is what ``right`` ran before."""
+    before = releases(rack, "right")
+    assert before["previous"] == "none"
+    made = rack.run(f"cp -al /root/dist/bundles/right {NEWER} && sed -i '$a # newer' {NEWER}/node/ruvrun.env")
+    assert made.returncode == 0, made.stderr
+    yield before["running"]
+    assert rack.run(f"rm -r {NEWER}").returncode == 0
+
+
+def test_an_upgrade_runs_and_the_one_before_it_is_kept(rack: Computer, text: str, newer: str) -> None:
+    before = shown(rack, "right")
+    install(rack, "right", NEWER)
+    after, now = shown(rack, "right"), releases(rack, "right")
+    assert (now["previous"], now["staged"]) == (newer, "none")
+    assert now["running"] not in (newer, "none")
+    assert (after["ActiveState"], after["MainPID"] != before["MainPID"]) == ("active", True)
+    assert rack.run("tail -n 1 /etc/ruvrun/right/ruvrun.env").stdout == "# newer\n"
+    await_health(rack, 200)
+    assert said(ask(rack, "/v1/completions", PROMPT)) == text
+
+
+def test_a_release_that_does_not_start_gives_way_to_the_one_that_ran(rack: Computer, text: str, newer: str) -> None:
+    """It was well when it was staged; what it finds at its start is another file than was built."""
+    back = rack.run("/opt/ruvrun/right/current/node/install.sh --rollback")
+    assert (back.returncode, releases(rack, "right")["running"]) == (0, newer), back.stderr
+    staged = rack.run(f"{NEWER}/node/install.sh --name right --stage")
+    assert staged.returncode == 0, staged.stdout + staged.stderr
+    rack.run("echo >>/opt/ruvrun/right/staged/golden.npz")
+    lines, failing = len(journal(rack, "right")), releases(rack, "right")["staged"]
+    done = rack.run(f"{NEWER}/node/install.sh --name right --switch")
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert f"error[not-started]: release {failing} does not start; {newer} runs again" in done.stderr
+    assert any(line.startswith("error[bundle-altered]: ") for line in journal(rack, "right")[lines:])
+    assert releases(rack, "right") == {"running": newer, "staged": "none", "previous": "none"}
+    assert shown(rack, "right")["ActiveState"] == "active"
+    await_health(rack, 200)
+    assert said(ask(rack, "/v1/completions", PROMPT)) == text
 
 
 def test_after_a_reboot_it_serves_by_itself(rack: Computer, text: str) -> None:
