@@ -69,7 +69,11 @@ BAD = {
     "infinite": ("ms = 1.0", "ms = inf", "cost-wrong"),
     "longer than time itself": ("ms = 1.0", "ms = 1e300", "cost-wrong"),
     "more memory than there is": ("weight_bytes = 9", "weight_bytes = 9223372036854775807", "cost-wrong"),
-    "more memory than weights can take": ("weight_bytes = 9", "weight_bytes = 9\nresident_bytes = 901", "cost-wrong"),
+    "more memory than weights can take": (
+        "weight_bytes = 9",
+        "weight_bytes = 9\nresident_bytes = 67109765",
+        "cost-wrong",
+    ),
     "no whole number": ("weight_bytes = 9", "weight_bytes = 9223372036854775808", "toml-invalid"),
     "more digits than can be read": ("weight_bytes = 9", f"weight_bytes = {'9' * 5000}", "toml-invalid"),
     "deeper than can be read": ("weight_bytes = 9", f"weight_bytes = {'[' * 5000}", "toml-invalid"),

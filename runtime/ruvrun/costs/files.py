@@ -39,8 +39,8 @@ _COUNTED = ("threads", "beside", "rows")
 _LEAST, _MOST = 1e-15, 1e18
 """Of what others are divided by, and of any number: beyond these nothing was measured, and sums are no numbers."""
 
-_MOST_RESIDENT = 100
-"""Bytes in memory for each byte of weights; more than a few were never seen."""
+_MOST_RESIDENT, _MOST_ASIDE = 100, 64 << 20
+"""Bytes in memory for each byte of weights, and beside them; more than a few were never seen."""
 
 _KINDS = ("decoder", "graph")
 
@@ -80,7 +80,7 @@ def load_costs(path: Path) -> CostTable:
             raise InputError("cost-source", told, hint="measure it again")
         if isinstance(row, UnitCost):
             _check_curve(path, what, row.curve)
-            if row.weight_bytes and row.resident_bytes > _MOST_RESIDENT * row.weight_bytes:
+            if row.weight_bytes and row.resident_bytes > _MOST_RESIDENT * row.weight_bytes + _MOST_ASIDE:
                 told = f"{what} has resident_bytes = {row.resident_bytes} of weight_bytes = {row.weight_bytes}"
                 raise InputError("cost-wrong", f"{path}: {told}", hint="measure it again")
         if isinstance(row, Overhead) and row.kind not in _KINDS:

@@ -33,6 +33,7 @@ from ruvrun.costs import Rate
 from ruvrun.elements import Array, Value
 from ruvrun.errors import InputError
 from ruvrun.executors import load_graph
+from ruvrun.manifest import Tensor
 from ruvrun.profile.conditions import Tell, silent
 from ruvrun.profile.onnx_bytes import FLOAT, MS_DOMAIN, UINT8, Node, Weight, model_bytes
 from ruvrun.scratch import scratch_folder
@@ -185,7 +186,7 @@ def _small(path: Path, threads: int, size: Size, backend: str = "onnxruntime") -
 class _Graph:
     """A graph of OpenVINO, called like a session of ONNX Runtime."""
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, taken: Tensor, given: Tensor, threads: int) -> None:
         self._spec = StageSpec(
             kind="graph",
             backend="openvino",
@@ -193,8 +194,8 @@ class _Graph:
             model=path.name,
             first=True,
             last=True,
-            inputs=[],
-            outputs=[],
+            inputs=[taken],
+            outputs=[given],
             forward=[],
             files=[],
             options=OPTIONS,
@@ -209,10 +210,10 @@ class _Graph:
 def _open(
     path: Path, nodes: Sequence[Node], count: int, weights: Sequence[Weight], width: int, threads: int, backend: str
 ) -> Any:
-    shape = ("rows", width)
-    path.write_bytes(model_bytes(nodes, {"v0": shape}, {f"v{count}": shape}, weights))
+    shape, last = ("rows", width), f"v{count}"
+    path.write_bytes(model_bytes(nodes, {"v0": shape}, {last: shape}, weights))
     if backend == "openvino":
-        return _Graph(path, threads)
+        return _Graph(path, Tensor("v0", "float32", [*shape]), Tensor(last, "float32", [*shape]), threads)
     from ruvrun.executors.sessions import open_session  # a node may have another back end alone
 
     return open_session(path, threads=threads)
