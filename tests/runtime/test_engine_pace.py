@@ -96,3 +96,35 @@ def test_a_long_prompt_slows_decoding_down_but_does_not_stop_it() -> None:
     chunks = sum(isinstance(m, frames.Step) and m.seqs[0].id == 1 for m in ring.sent)
     assert chunks == 30
     assert len(ring.answers[0]) - before >= chunks - ring.engine.window
+
+
+def test_who_computes_known_tokens_again_waits_for_its_turn() -> None:
+    """Two steps come back together, one of new tokens and one of known ones: they go again in the order they came."""
+    ring = Ring(2, 2, context=200)
+    ring.add(request(0, (0, 5), max_tokens=150))
+    while len(ring.answers[0]) < 40:
+        ring.turn()
+    (again,) = ring.abandon(0)
+    ring.add(request(1, (1, 5), max_tokens=150))
+    while not ring.answers[1]:
+        ring.turn()
+    ring.engine.resume(again)
+
+    def under_way() -> list[int]:
+        return [each.name for flight in ring.engine._flights for each in (*flight.due, *flight.known)]
+
+    def go_round(times: int) -> None:
+        for _ in range(times):
+            for stage in range(2):
+                ring.work(stage)
+            ring.receive()
+        while ring.send():
+            pass
+
+    for _ in range(20):
+        if under_way() != [1, 0] or len(ring.inboxes[0]) != 2:
+            go_round(1)
+    for _ in range(8):
+        assert under_way() == [1, 0]
+        go_round(2)
+    assert ring.engine._flights[1].known, "they are known still"

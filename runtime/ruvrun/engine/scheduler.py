@@ -3,10 +3,10 @@
 The ring is a pipe of S stages that all work at once, each on another step. A step costs a stage a fixed part
 (all weights are read once) and a part per token. So the tokens per second of many sequences depend on two
 things: that every stage always has a step to work on, and that each step carries as many tokens as that
-allows. (SmolLM2-135M, a core per stage: 1, 8 and 16 rows to a step are 101, 270 and 310 tokens a second on ONNX
-Runtime, 90, 388 and 491 on OpenVINO. Two stages of the former give one sequence 100, two of them 192, and 16 of
-them, in two groups of 8, 449.) Time to the next token, for one client, depends on what stands before its step in the
-pipe.
+allows. (SmolLM2-135M, a core per stage: the back ends alone did 101, 270 and 310 tokens a second with 1, 8 and 16 rows
+to a step on ONNX Runtime, 90, 388 and 491 on OpenVINO. Through this engine, by the benchmarks ``users16`` of
+2026-11-30, it was 109 and 93 for one sequence in one stage, and 464 and 700 for 16 in two stages, in two groups of 8.)
+Time to the next token, for one client, depends on what stands before its step in the pipe.
 
 **Groups.** The D sequences that decode form n groups, as equal as can be, and no more decode steps than n are in the
 ring. As a rule n is the number of stages S (with fewer sequences than that, each is one): fewer would leave a stage
