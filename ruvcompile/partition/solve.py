@@ -204,6 +204,8 @@ def _between(span: _Interval) -> float:
     if math.isinf(span.high) or span.low <= 0 or span.high / span.low < 1.02:
         middle = span.low + (span.high - span.low) / 2
         return middle if middle < span.high else span.low  # no number lies between two neighbours
+    if math.isinf(span.high / span.low):
+        return float(span.low**0.75 * span.high**0.25)
     return float(span.low * (span.high / span.low) ** 0.25)
 
 

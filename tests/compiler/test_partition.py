@@ -186,6 +186,14 @@ def test_a_slow_link_is_a_bottleneck_too() -> None:
     assert two.link_ms == (7.0,)
 
 
+def test_a_link_beside_which_all_work_is_nothing_ends_the_search() -> None:
+    """The one is as many times the other as no number says."""
+    times = (5e-324,) * 2
+    two = best(chain(times, (Kind(2, times),), hops=((Hop(ms_per_byte=1e18),),)), 2)
+    assert two is not None
+    assert two.bottleneck_ms == 1e18
+
+
 def test_the_number_of_stages_is_chosen_where_it_is_not_given() -> None:
     times = (4.0, 4.0)
     slow = best(chain(times, (Kind(2, times),), hops=((Hop(ms_per_byte=9.0),),)))
