@@ -14,6 +14,7 @@ one that the ml_dtypes package uses, so that ``array.view(ml_dtypes.bfloat16)`` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,12 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Value = Any
 """What enters or leaves a graph: an array, a list of values (a sequence), or None (an optional that is not there)."""
+
+Arrays = Mapping[str, Array]
+"""What a link carries, by name."""
+
+Tensors = Mapping[str, Value]
+"""What enters or leaves any stage, by name."""
 
 
 class Element(NamedTuple):

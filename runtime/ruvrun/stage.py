@@ -24,12 +24,13 @@ from pathlib import Path
 import ruvrun
 from ruvrun.awake import LINGER, Awake
 from ruvrun.bundle import requires
+from ruvrun.elements import Arrays
 from ruvrun.errors import RuvError
 from ruvrun.frames import Ask, Counters, Failed, Message, Ring, State, Step
 from ruvrun.machine import peak_bytes
 from ruvrun.manifest import Manifest
 from ruvrun.pipeline.health import READY
-from ruvrun.pipeline.links import Links, Lost, Opened, Received, Tensors
+from ruvrun.pipeline.links import Links, Lost, Opened, Received
 from ruvrun.pipeline.loading import load_worker
 from ruvrun.pipeline.seat import seat_of
 from ruvrun.pipeline.sockets import open_sockets
@@ -193,7 +194,7 @@ class Stage:
         elif isinstance(message, Ask):
             self._links.answer(received.peer, self._count(message.reset))
 
-    def _work(self, message: Ring, tensors: Tensors) -> None:
+    def _work(self, message: Ring, tensors: Arrays) -> None:
         """One message through the worker and on; a failure is told to the head."""
         if self._worker is None:
             self._fail(message.step, "it is still loading")

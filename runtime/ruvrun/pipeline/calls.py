@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from ruvrun.elements import Value, copied
+from ruvrun.elements import Tensors, Value, copied
 from ruvrun.errors import InputError, UnreachableError
 from ruvrun.frames import Run
-
-Tensors = Mapping[str, Value]
 
 
 @dataclass(frozen=True)

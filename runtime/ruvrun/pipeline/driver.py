@@ -36,7 +36,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from ruvrun.elements import Value
+from ruvrun.elements import Tensors, Value
 from ruvrun.engine import Engine, Request
 from ruvrun.errors import InputError, UnreachableError
 from ruvrun.frames import Counters, Failed, Message, Run, Sampled, State
@@ -45,7 +45,7 @@ from ruvrun.pipeline.calls import Call, Calls
 from ruvrun.pipeline.head_links import HeadLinks
 from ruvrun.pipeline.health import Health
 from ruvrun.pipeline.lane import Event as Event
-from ruvrun.pipeline.lane import Lane, OnEvent, Tensors, Told, absence_of, patience_of, stage_lost, tell
+from ruvrun.pipeline.lane import Lane, OnEvent, Told, absence_of, patience_of, stage_lost, tell
 from ruvrun.pipeline.spread import come_back, least_busy, leave, level, overdue
 from ruvrun.pipeline.tally import Tally
 

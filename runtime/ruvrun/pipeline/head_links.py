@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from ruvrun.elements import Value
+from ruvrun.elements import Tensors
 from ruvrun.frames import Message, Ring
-
-Tensors = Mapping[str, Value]
 
 
 class HeadLinks(Protocol):

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from ruvrun.elements import Value
+from ruvrun.elements import Tensors
 from ruvrun.engine import Engine, Lost, Sequence, Token
 from ruvrun.errors import IntegrityError, UnreachableError
 from ruvrun.frames import Failed, Ring, Run, Sampled, Step
@@ -29,7 +29,6 @@ from ruvrun.pipeline.calls import Call, Calls
 
 Event = Token | Lost
 OnEvent = Callable[[Event], None]
-Tensors = Mapping[str, Value]
 Told = list[tuple[OnEvent, Event]]
 
 PAUSE = 2.0  # by then a link's heartbeat has told of a neighbour that stands still

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 import msgspec
 
 from ruvrun import frames
+from ruvrun.elements import Arrays
 from ruvrun.executors import Array
 from ruvrun.frames import Message, Refused
 from ruvrun.session import Caller, Listener, Phase, RemoteLinkError, Self
 from ruvrun.transport import Came, Down, Peer, Transport, Up
 
 Address = tuple[str, int]
-Tensors = Mapping[str, Array]
 
 RETRY = 0.2
 RETRY_REFUSED = 3.0
@@ -148,7 +148,7 @@ class Links:
         """Whether our link to ``node`` is open."""
         return self._outgoing[node].session.phase is Phase.OPEN
 
-    def send(self, node: str, message: Message, tensors: Tensors = frames.NO_TENSORS) -> bool:
+    def send(self, node: str, message: Message, tensors: Arrays = frames.NO_TENSORS) -> bool:
         """Send over our link to ``node``; False where it cannot go now."""
         link = self._outgoing[node]
         session = link.session

@@ -23,11 +23,11 @@ process: what it says may be about a head that is no more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import ruvrun
-from ruvrun.executors import Array
+from ruvrun.elements import Arrays
 from ruvrun.frames import NO_TENSORS, Ask, Message, State
 from ruvrun.frames import Ring as RingMessage
 from ruvrun.manifest import Manifest
@@ -37,8 +37,6 @@ from ruvrun.pipeline.sockets import open_sockets
 from ruvrun.placement import Endpoints
 from ruvrun.session import HEAD, STAGE, Self
 from ruvrun.transport import Transport
-
-Tensors = Mapping[str, Array]
 
 
 class Ring:
@@ -87,12 +85,12 @@ class Ring:
         """
         self._links.open()
 
-    def poll(self, timeout: float | None) -> list[tuple[Message, Tensors, int]]:
+    def poll(self, timeout: float | None) -> list[tuple[Message, Arrays, int]]:
         """Wait up to ``timeout`` seconds (None: for ever) and return what came, and of which pipeline: messages of
         stages, and a ``State`` for every change of a stage, ``lost`` included. Returns early, perhaps with nothing,
         after ``wake``.
         """
-        came: list[tuple[Message, Tensors, int]] = []
+        came: list[tuple[Message, Arrays, int]] = []
         for happened in self._links.poll(timeout):
             node = happened.peer.node
             if type(happened) is Received and type(happened.message) is not State:
@@ -106,7 +104,7 @@ class Ring:
                     came.append((shown, NO_TENSORS, self._pipeline[node]))
         return came
 
-    def send(self, message: RingMessage, tensors: Tensors, pipeline: int = 0) -> None:
+    def send(self, message: RingMessage, tensors: Arrays, pipeline: int = 0) -> None:
         """Send to stage 0 of this pipeline; never blocks.
 
         What cannot go is dropped: then the link is gone, which ``poll`` tells, or the stage will miss a step number.

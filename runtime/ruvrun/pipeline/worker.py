@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -39,6 +39,7 @@ import numpy as np
 
 from ruvrun import frames
 from ruvrun.bundle import StageSpec
+from ruvrun.elements import Arrays
 from ruvrun.engine.sampling import Room, Sampler
 from ruvrun.errors import InputError, IntegrityError
 from ruvrun.executors import Array, CopyingExecutor, DecoderExecutor, GraphExecutor, Span
@@ -49,7 +50,6 @@ from ruvrun.pipeline.halves import is_wide, narrowed, widened
 from ruvrun.pipeline.meter import Meter
 
 Result = tuple[frames.Message, dict[str, Array]]
-Tensors = Mapping[str, Array]
 LOGITS = "logits"
 _MOST_SAID = 1000
 
@@ -101,7 +101,7 @@ class Worker:
         self._next = 0
         self._failed = False
 
-    def handle(self, message: frames.Message, tensors: Tensors) -> Result | None:
+    def handle(self, message: frames.Message, tensors: Arrays) -> Result | None:
         """Take the next message; what it returns goes to the next stage, or from the last one to the head.
 
         The arrays it returns are the caller's until the next call.
@@ -164,7 +164,7 @@ class Worker:
                 raise self._misplaced(message)
         return None if self.spec.last else (message, {})
 
-    def _step(self, message: frames.Step, tensors: Tensors) -> Result:
+    def _step(self, message: frames.Step, tensors: Arrays) -> Result:
         spec = self.spec
         if spec.kind != "decoder":
             raise self._misplaced(message)
@@ -179,7 +179,7 @@ class Worker:
             return frames.Sampled(message.epoch, message.step, ()), {}
         return asked.answer(message, outputs[LOGITS], self._room), {}
 
-    def _run(self, message: frames.Run, tensors: Tensors) -> Result:
+    def _run(self, message: frames.Run, tensors: Arrays) -> Result:
         if self.spec.kind != "graph":
             raise self._misplaced(message)
         if message.refused:
@@ -226,7 +226,7 @@ class Worker:
     def _misplaced(self, message: frames.Ring) -> IntegrityError:
         return fault(f"a {type(message).__name__} came to a stage of a {self.spec.kind}")
 
-    def _forward(self, outputs: Tensors, received: Tensors) -> dict[str, Array]:
+    def _forward(self, outputs: Arrays, received: Arrays) -> dict[str, Array]:
         """What leaves this stage: its own outputs, and what it received for a later one."""
         forward = {}
         for name in self.spec.forward:
@@ -238,7 +238,7 @@ class Worker:
             forward[tensor.name] = narrowed(tensor, forward[tensor.name])
         return forward
 
-    def _take(self, message: frames.Step, tensors: Tensors) -> tuple[list[Span], Asked]:
+    def _take(self, message: frames.Step, tensors: Arrays) -> tuple[list[Span], Asked]:
         """The spans of a step, in its order, and who is asked for a token behind them; their sequences are as far then
         as they are when it is computed. A step that cannot be right is a fault.
         """
