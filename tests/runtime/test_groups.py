@@ -181,3 +181,7 @@ def test_a_newcomer_waits_for_nobodys_end(stages: int, others: int, length: int,
     assert not ring.finished
     gained = max(len(ring.answers[number]) - before[number] for number in range(others))
     assert gained <= -(-length // chunk) + 2 * stages
+
+
+def test_of_a_stage_whose_steps_nobody_knows_nothing_is_said() -> None:
+    assert groups_of([[], [1.0, 2.0]]) == ()

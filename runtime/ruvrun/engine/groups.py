@@ -25,7 +25,8 @@ def groups_of(steps: Sequence[Sequence[float]]) -> tuple[int, ...]:
     """How many groups 1, 2, ... sequences form.
 
     Args:
-        steps: of each stage what steps of 1, 2, ... rows take, up to as many as there may be sequences.
+        steps: of each stage what steps of 1, 2, ... rows take, up to as many as there may be sequences. Where one knows
+            none, nothing is said of any number of sequences.
     """
     stages = [[0.0, *own] for own in steps]
     return tuple(_groups(count, stages) for count in range(1, min(map(len, stages))))

@@ -67,9 +67,9 @@ def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, 
     expected = [manifest.plan.of(placed.node) for placed in pipeline.stages]
     streams = at_work(backends, space.streams)
     steps = [
-        [each.step_ms(rows) or 0.0 for rows in range(1, streams + 1)]
+        [ms for rows in range(1, streams + 1) if (ms := each.step_ms(rows)) is not None]
         for each in expected
-        if each is not None and each.rows
+        if each is not None
     ]
     return Engine(
         stages=len(pipeline.stages),
