@@ -63,12 +63,13 @@ class Settings:
     """What a command decided for all its processes.
 
     ``space`` is each pipeline's; ``cpus`` overrides the manifest's, by node; ``voice`` is ``-q`` or ``-v`` for the
-    children, or nothing.
+    children, or nothing; ``reuse`` is as for ``open_driver``, where a command is the head itself.
     """
 
     space: Space
     cpus: Mapping[str, Sequence[int]] = field(default_factory=dict)
     voice: Sequence[str] = ()
+    reuse: bool = False
 
 
 def processes(placement: Placement, settings: Settings, http: Http | None) -> list[Process]:
@@ -243,7 +244,9 @@ def hosted(placement: Placement, settings: Settings, say: Say) -> Iterator[Drive
 
 @contextlib.contextmanager
 def _driving(placement: Placement, settings: Settings) -> Iterator[Driver]:
-    driver = open_driver(placement.manifest, placement.endpoints, placement.head_bundle, settings.space)
+    driver = open_driver(
+        placement.manifest, placement.endpoints, placement.head_bundle, settings.space, reuse=settings.reuse
+    )
     driver.start()
     try:
         yield driver

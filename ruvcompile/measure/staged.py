@@ -77,7 +77,7 @@ def measure_staged(
             write_npz(file, samples)
         arguments += ["--input", str(given), "--seconds", str(SECONDS)]
     else:
-        arguments += ["--prompt-tokens", str(prompt_tokens(depth)), "--max-tokens", str(TOKENS)]
+        arguments += ["--prompt-tokens", str(prompt_tokens(depth)), "--max-tokens", str(TOKENS), "--reuse"]
     try:
         told = _bench(manifest, arguments)
     finally:

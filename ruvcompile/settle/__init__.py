@@ -5,10 +5,10 @@ or less, since units that meet in one stage share something. So once there are s
 (``measure.staged``), with a single sequence, with a few and with all that are planned for; each becomes a row of the
 cost table (``StageCost``), and where stages or rounds took longer or less than they should have, the costs are
 corrected (``correct``). Where the next plan moves the cut, and promises more than the one that was seen (``WORTH``),
-it is lowered and held against the truth again, until no stage and not the whole differs by more than ``AGREED``, or
-``ROUNDS`` times. Where it stays, another look says whether the corrected plan holds; if it does not, the machine is
-not as fast as it was a moment ago, and the plan promises what both looks saw together. Either way it tells by how much
-it is off.
+it is lowered and held against the truth, too, until no stage and not the whole differs by more than ``AGREED``, or
+``CUTS`` of them were. Where it stays, another look says whether the corrected plan holds; if it does not, the machine
+is not as fast as it was a moment ago, and the plan promises what both looks saw together. Either way it tells by how
+much it is off.
 
 A build whose table holds those rows goes the same way without running anything, so it ends at the same plan.
 """
@@ -27,8 +27,10 @@ from ruvcompile.stages import Lowered
 from ruvrun.costs import CostTable
 from ruvrun.executors import Array
 
-ROUNDS = 3
-WORTH = 1.01
+CUTS = 2
+"""So many are lowered, at most: what a third would be chosen by is mostly how fast the machine was meanwhile."""
+
+WORTH = 1.02
 """Other cuts must promise so much more, or the ones that were seen are kept: what a run takes varies as much."""
 
 
@@ -60,16 +62,16 @@ def settle(facts: Facts, samples: Mapping[str, Array], make: Make | None, progre
         FitError, UsageError: as ``make_plan``.
     """
     looks, plan, first = Looks(samples, make, progress), make_plan(facts), 0.0
-    for turn in range(ROUNDS):
+    for turn in range(1, CUTS + 1):
         facts, held = looks.first(plan, facts)
         if held is None:
             break
-        first = first if turn else held.difference
-        if held.agrees or not tells_apart(plan, facts) or turn + 1 == ROUNDS:
+        first = held.difference if turn == 1 else first
+        if held.agrees or not tells_apart(plan, facts):
             break
         facts = corrected(held, facts)
         again, kept = make_plan(facts), make_plan(facts, plan.cuts)
-        if same_stages(plan, again) or promised(again) < WORTH * promised(kept):
+        if turn == CUTS or same_stages(plan, again) or promised(again) < WORTH * promised(kept):
             facts, held = looks.again(kept, facts)
             plan = kept if held is None else held.plan
             break
@@ -83,4 +85,4 @@ def settle(facts: Facts, samples: Mapping[str, Array], make: Make | None, progre
     return Settled(plan, facts.costs, looks.lowered(plan))
 
 
-__all__ = ["AGREED", "ROUNDS", "Held", "Settled", "promised", "promised_alone", "settle", "units_of"]
+__all__ = ["AGREED", "CUTS", "Held", "Settled", "promised", "promised_alone", "settle", "units_of"]

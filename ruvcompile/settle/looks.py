@@ -97,14 +97,11 @@ def can_run_here(plan: Plan) -> bool:
 
 
 def seconds(plan: Plan, facts: Facts) -> float:
-    """How long one look at the stages together takes, about: all prompts, and the tokens after them."""
+    """How long one look at the stages together takes, about: each prompt once, and the tokens after them."""
     looks = turns(counts(plan), graph=not facts.decoder)
     if not facts.decoder:
         return sum(SECONDS + 2 * streams / max(promised(plan, streams), 1e-9) for streams in looks)
     pipeline, chunk = plan.forecast.pipelines[0], plan.forecast.chunk
     per_token = max(stage.chunk_ms(chunk) for stage in pipeline.stages) / chunk / 1e3
-    found = 0.0
-    for streams in looks:
-        prompts = -(-streams // len(plan.forecast.pipelines)) * prompt_tokens(facts.depth) * per_token
-        found += prompts + TOKENS * streams / max(promised(plan, streams), 1e-9)
-    return found
+    prompts = -(-plan.streams // len(plan.forecast.pipelines)) * prompt_tokens(facts.depth) * per_token
+    return prompts + sum(TOKENS * streams / max(promised(plan, streams), 1e-9) for streams in looks)

@@ -155,15 +155,24 @@ def test_a_difference_that_nothing_explains_is_told(model, tmp_path, world) -> N
     assert result["measured"]["difference"] == pytest.approx(0.25, abs=0.01)
 
 
-def test_no_more_than_so_many_rounds(model, tmp_path, world) -> None:
-    turns: Sequence[float] = [1.0, 3.0]
+def test_no_more_cuts_than_so_many_and_the_last_of_them_is_corrected_too(model, tmp_path, world) -> None:
+    """The first layer takes three times as long in the first look; a third cut that would be better is not tried."""
+    made = World(lambda node: (1.0, 3.0)[len(made.plans) % 2] if "layers.0/" in node else 1.0)
+    first, rates = made.measure, list[float]()
 
-    def restless(_node: str) -> float:
-        return turns[len(made.plans) % 2]
+    def noted(*given: Any, **named: Any) -> tuple[Reality, ...]:
+        seen = first(*given, **named)
+        rates.append(seen[-1].per_s)
+        return seen
 
-    made = world(World(lambda node: restless(node) if "layers.0/" in node else 1.0))
-    build(model, tmp_path / "dist", stages=2)
-    assert len(made.plans) <= settling.ROUNDS
+    made.measure = noted  # type: ignore[method-assign]
+    world(made)
+    result = build(model, tmp_path / "dist", stages=2)
+    one, *others = made.plans
+    assert len({plan.cuts for plan in (one, *others)}) == settling.CUTS
+    assert len(rates) == settling.CUTS + 1
+    mean = len(rates[1:]) / sum(1 / rate for rate in rates[1:])
+    assert result["predicted_tokens_per_s"] == pytest.approx(mean, rel=1e-3)
 
 
 def test_the_table_of_a_build_gives_the_same_build_and_nothing_is_run(model, tmp_path, world, monkeypatch) -> None:

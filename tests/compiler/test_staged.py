@@ -38,7 +38,7 @@ def test_each_number_of_streams_is_seen_by_itself(
 ) -> None:
     """Of a run with several numbers and of one with a single one; a stage that nobody asked anything took no time.
 
-    The smaller numbers take another turn.
+    The smaller numbers take another turn, for which no prompt is computed again.
     """
     taken = turns(streams, graph=False)
     runs = [
@@ -54,10 +54,11 @@ def test_each_number_of_streams_is_seen_by_itself(
     ]
     told = json.dumps({"runs": runs, "mean": []} if len(runs) > 1 else runs[0])
     run = tmp_path / "run"
-    run.write_text(f"#!/bin/sh\ncase \"$*\" in *'--streams {','.join(map(str, taken))} '*) echo '{told}';; esac\n")
+    asked = f"--streams {','.join(map(str, taken))} --prompt-tokens 68 --max-tokens 64 --reuse"
+    run.write_text(f"#!/bin/sh\ncase \"$*\" in *'{asked}') echo '{told}';; esac\n")
     run.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(run))
-    assert measure_staged(tmp_path / "manifest.toml", streams) == tuple(
+    assert measure_staged(tmp_path / "manifest.toml", streams, depth=100) == tuple(
         Reality((2.0 * count, 0.0), (99, None), 10.0 * count, count, (1.5 * count, 0.0)) for count in streams
     )
 

@@ -7,6 +7,7 @@ import pytest
 
 from ruvrun import frames
 from ruvrun.manifest import Expected, Plan, Space
+from ruvrun.manifest.blocks import BLOCK
 from ruvrun.pipeline.chunks import LEAST, PATIENCE, chunks_beside
 from ruvrun.pipeline.head import engine_of
 from tests.runtime.engine_ring import Ring, request
@@ -82,3 +83,13 @@ def test_company_divides_a_prompt_only_where_that_changes_nothing(backend: str, 
     engine.add(request(1, tuple(range(61))))
     steps = [sent[0] for sent in iter(engine.step, None) if isinstance(sent[0], frames.Step)]
     assert next(seq.count for step in steps for seq in step.seqs if seq.id == 1) == expected
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_whoever_measures_has_prompts_computed_again_or_not(reuse: bool) -> None:
+    made = fake_manifest(["a"])
+    engine = engine_of(made, made.pipeline[0], Space(context=200, streams=2), 1, serving=False, reuse=reuse)
+    prompt = tuple(range(61))
+    engine.add(request(0, prompt))
+    list(iter(engine.step, None))
+    assert engine.known(prompt) == (BLOCK if reuse else 0), "full blocks, and never all but one token"

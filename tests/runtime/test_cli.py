@@ -202,6 +202,9 @@ def test_a_graph_takes_no_prompt_and_a_decoder_no_tensors(tmp_path: Path, capsys
         (("run", "D", "--prompt", "a", "--output", "o.npz"), "--output says nothing about a decoder"),
         (("bench", "G", "--input", "IN", "--prompt-tokens", "8"), "--prompt-tokens says nothing about a graph"),
         (("bench", "G", "--input", "IN", "--context", "8"), "--context says nothing about a graph"),
+        (("bench", "G", "--input", "IN", "--reuse"), "--reuse says nothing about a graph"),
+        (("bench", "D", "--url", "http://h", "--reuse"), "--reuse says nothing about a head that runs elsewhere"),
+        (("bench", "D", "--url", "http://h", "--cpus", "0"), "--cpus says nothing about a head that runs elsewhere"),
         (("serve", "G", "--context", "8", "--streams", "2"), "--context, --streams says nothing about a graph"),
     ],
 )

@@ -232,6 +232,23 @@ def test_a_head_says_that_it_goes_on_while_it_loads_that_it_answers_and_that_it_
     assert driver.looked, "a driver that hangs with its lock would not have let it say so"
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_command_says_whether_known_prompts_are_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reuse: bool
+) -> None:
+    given: list[bool] = []
+
+    def open_driver(*_: object, reuse: bool) -> None:
+        given.append(reuse)
+        raise UsageError("enough", "it was asked", hint=None)
+
+    monkeypatch.setattr(launch, "open_driver", open_driver)
+    monkeypatch.setattr(launch, "processes", lambda *_: [])
+    with pytest.raises(UsageError), launch.hosted(place(write_build(tmp_path)), Settings(SPACE, reuse=reuse), print):
+        pass
+    assert given == [reuse]
+
+
 @pytest.mark.parametrize(("backend", "longest"), [("onnxruntime", 2 * 15.12), ("openvino-npu", 2 * 15.12 + 600)])
 def test_a_stage_hangs_after_longer_than_any_step_and_any_device_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, longest: float

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 @click.option("--prompt-tokens", type=COUNT, default=128, show_default=True)
 @click.option("--max-tokens", type=COUNT, default=128, show_default=True, help="Tokens per request (calls of a graph).")
 @click.option("--repeats", type=COUNT, default=1, show_default=True)
+@click.option(
+    "--reuse", is_flag=True, help="Prompts that came before are not computed again: decoding is measured alone."
+)
 @click.option("--seconds", type=Real(min=0, min_open=True), help="Begin requests again for this long.")
 @click.option("--input", "inputs", type=PATH, multiple=True, help="Arrays for a graph (npz).")
 @click.option("--golden", is_flag=True, help="A graph's inputs are those of MANIFEST's golden checks.")
@@ -39,6 +42,7 @@ def bench(
     prompt_tokens: int,
     max_tokens: int,
     repeats: int,
+    reuse: bool,
     seconds: float | None,
     inputs: tuple[Path, ...],
     golden: bool,
@@ -61,8 +65,9 @@ def bench(
     if min(counts) < 1:
         raise UsageError("streams-wrong", f"--streams {streams} is no list of numbers", hint="for example 1,2,4,8")
     if inputs or golden:
-        require_meant("graph", "prompt_tokens", "context")
+        require_meant("graph", "prompt_tokens", "context", "reuse")
     if url is not None:
+        require_meant("head that runs elsewhere", "context", "cpus", "reuse")
         kind, measured = _head(url, api_key, manifest, inputs, golden)
         found = measure.sweep(
             counts, repeats, lambda count: measured(measure.Work(count, prompt_tokens, max_tokens, seconds))
@@ -86,6 +91,7 @@ def bench(
         space(placement.manifest, context, max(counts)),
         parse_cpus(placement.in_order, cpus, None),
         voice_for_children(quiet=True),
+        reuse,
     )
     if not graph:
         measure.require_context(measure.Work(max(counts), prompt_tokens, max_tokens), settings.space.context)

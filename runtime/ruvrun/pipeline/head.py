@@ -27,6 +27,7 @@ def open_driver(
     *,
     on_change: Callable[[str, str, str], None] = lambda _name, _state, _why: None,
     serving: bool = False,
+    reuse: bool = False,
 ) -> Driver:
     """A driver that is not started yet.
 
@@ -39,13 +40,14 @@ def open_driver(
         serving: whether people are served: a lost stage is waited for; prompts that begin alike are computed once, and
             go in small chunks beside those who decode, where all stages can do so. Else prompts are given to measure
             what they cost, and what decoding costs behind them: each is computed, at once.
+        reuse: prompts that begin alike are computed once though nobody is served: to measure decoding alone.
     """
     # Stages that outlive a head keep the epoch they have seen, so a new head begins above it.
     epoch = time.time_ns() // 1_000_000
     work: list[Engine | Calls] = []
     for pipeline in manifest.pipeline:
         if manifest.program.kind == "decoder":
-            work.append(engine_of(manifest, pipeline, space, epoch, serving=serving))
+            work.append(engine_of(manifest, pipeline, space, epoch, serving=serving, reuse=reuse))
         else:
             work.append(Calls(stages=len(pipeline.stages), epoch=epoch, largest=largest_part(manifest)))
     sockets = open_sockets(manifest, manifest.head.node, bundle, endpoints, streams=space.streams)
@@ -53,7 +55,9 @@ def open_driver(
     return Driver(manifest, ring, *work, on_change=on_change, serving=serving)
 
 
-def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, *, serving: bool) -> Engine:
+def engine_of(
+    manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, *, serving: bool, reuse: bool = False
+) -> Engine:
     """The engine of one pipeline; arguments as for ``open_driver``.
 
     A back end that cannot copy computes a prompt with other last digits where it is divided otherwise. There no prompt
@@ -78,6 +82,6 @@ def engine_of(manifest: Manifest, pipeline: Pipeline, space: Space, epoch: int, 
         groups=groups_of(steps) if len(steps) == len(expected) else (),
         beside=chunks_beside(expected) if serving and copies else (),
         epoch=epoch,
-        reuse=BLOCK if serving and copies else 0,
+        reuse=BLOCK if (serving or reuse) and copies else 0,
         pool=shared_by(backends, space.context, space.streams),
     )
