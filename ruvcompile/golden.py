@@ -2,8 +2,9 @@
 
 A node repeats it before it joins: a kernel that computes something else, a damaged packing, a wrong version are
 noticed before the first request. Kernels of different CPUs differ in the last digits, so the outputs must agree
-within a bound, a share of the largest value that the target's data names. Of an output that is left to chance only
-the type and the rank are kept.
+within a bound: a share of the largest value that the target's data names, and what it makes of the stage that one CPU
+rounds activations to 8 bits and another does not (``rounding``). Stages for this machine itself do without the latter.
+Of an output that is left to chance only the type and the rank are kept.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import msgspec
 import numpy as np
 
 from ruvcompile.lower.stage import hashed
-from ruvcompile.parts import Parts, run_parts
+from ruvcompile.parts import Parts, run_stage
 from ruvcompile.passes.chance import left_to_chance
 from ruvcompile.program import Decoder
+from ruvcompile.rounding import rounding_distance
+from ruvcompile.targets import NATIVE, Target
 from ruvcompile.whole import seed_chance
 from ruvrun.bundle import BUNDLE, Golden, StageSpec
 from ruvrun.elements import STRING, Value, element_of, is_float, values_of
-from ruvrun.executors import Array, load_graph
-from ruvrun.executors.openvino.forms import on_cpu
+from ruvrun.executors import Array
 from ruvrun.manifest import dump_toml
 from ruvrun.npz import write_npz
 from ruvrun.pipeline.halves import over_link
@@ -35,13 +37,13 @@ def golden_prompt(decoder: Decoder) -> Array:
     return (np.arange(1, min(TOKENS, decoder.context) + 1, dtype=np.int64) * 7919) % decoder.vocab
 
 
-def add_golden(parts: Parts, samples: Mapping[str, Value], shares: Sequence[float]) -> list[StageSpec]:
+def add_golden(parts: Parts, samples: Mapping[str, Value], targets: Sequence[Target]) -> list[StageSpec]:
     """Run the stages one after the other and write each one's golden check; a large one is run part by part.
 
     Args:
         parts: the stages, and how they are divided.
         samples: inputs of a graph; not used for decoders.
-        shares: the bound of each stage as a share of its largest absolute output.
+        targets: that of each stage; it says which share of the stage's largest absolute output is allowed.
 
     Returns:
         The specs with their golden check, as they now stand in ``bundle.toml``.
@@ -53,18 +55,16 @@ def add_golden(parts: Parts, samples: Mapping[str, Value], shares: Sequence[floa
     if random:
         seed_chance()  # what goes from stage to stage is the same in every build
     done = []
-    for number, ((directory, spec), share) in enumerate(zip(parts.stages, shares, strict=True)):
+    for number, ((directory, spec), target) in enumerate(zip(parts.stages, targets, strict=True)):
         inputs = {tensor.name: over_link(tensor, carried[tensor.name]) for tensor in spec.inputs}
-        if spec.kind == "graph":
-            outputs = load_graph(directory, on_cpu(spec), threads=1).run(inputs)
-        else:
-            made = run_parts(parts.of(number), inputs, rows=1, threads=1)
-            outputs = {tensor.name: made[tensor.name] for tensor in spec.outputs}
+        outputs = run_stage(parts.of(number), spec, inputs)
         if spec.golden is None:  # one that several pipelines share has got its own before
             with (directory / FILE).open("wb") as stream:
                 write_npz(stream, _contents(inputs, outputs, random))
-            bound = f"{share * max(_largest(spec, outputs), 1e-6):.3g}"
-            golden = Golden(file=FILE, bound=float(bound))
+            bound = target.golden_bound * max(_largest(spec, outputs), 1e-6)
+            if target.arch != NATIVE:
+                bound += rounding_distance(parts, number, inputs, outputs, random)
+            golden = Golden(file=FILE, bound=float(f"{bound:.3g}"))
             spec = msgspec.structs.replace(spec, golden=golden, files=[*spec.files, hashed(directory, FILE)])
             (directory / BUNDLE).write_bytes(dump_toml(spec))
         done.append(spec)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -22,7 +23,8 @@ from ruvcompile.passes.pieces import pieces
 from ruvcompile.passes.units import Unit
 from ruvcompile.program import Piece, Program
 from ruvrun.bundle import StageSpec
-from ruvrun.executors import Array, Span, load_decoder
+from ruvrun.elements import Value
+from ruvrun.executors import Array, Span, load_decoder, load_graph
 from ruvrun.executors.openvino.forms import on_cpu
 from ruvrun.pipeline.halves import over_link
 
@@ -52,10 +54,14 @@ class Parts:
     store: WeightStore
     scratch: Path
 
-    def of(self, number: int) -> Iterator[Stage]:
-        """The parts of a stage in order; each is there until the next one is asked for."""
+    def of(self, number: int, backend: str = "") -> Iterator[Stage]:
+        """The parts of a stage in order; each is there until the next one is asked for.
+
+        ``backend``: another than its own, for which a decoder's parts are then lowered.
+        """
         directory, spec = self.stages[number]
-        if self.program.decoder is None or spec.weight_bytes <= PART_BYTES:
+        own = backend in ("", spec.backend)
+        if self.program.decoder is None or (own and spec.weight_bytes <= PART_BYTES):
             yield directory, spec
             return
         places = {name: place for place, unit in enumerate(self.units) for name in unit.nodes}
@@ -67,10 +73,10 @@ class Parts:
                     piece,
                     Path(folder),
                     self.store,
-                    backend=spec.backend,
+                    backend=backend or spec.backend,
                     target=spec.target,
                     passing=True,
-                    kv_type=kv_type_of(spec),
+                    kv_type=kv_type_of(spec) if own else "f32",
                 )
                 ports = {tensor.name: tensor for tensor in spec.inputs}
                 inputs = [ports.get(tensor.name, tensor) for tensor in part.inputs]
@@ -80,6 +86,17 @@ class Parts:
         """The parts of all stages."""
         for number in range(len(self.stages)):
             yield from self.of(number)
+
+
+def run_stage(parts: Iterable[Stage], spec: StageSpec, inputs: Mapping[str, Value]) -> dict[str, Value]:
+    """The outputs of the stage ``spec``, of which these are the parts, or itself; on one thread."""
+    if spec.kind == "decoder":
+        known = run_parts(parts, cast(Mapping[str, Array], inputs), rows=1, threads=1)
+        return {tensor.name: known[tensor.name] for tensor in spec.outputs}
+    made: dict[str, Value] = {}
+    for directory, part in parts:
+        made = load_graph(directory, on_cpu(part), threads=1).run(inputs)
+    return made
 
 
 def run_parts(parts: Iterable[Stage], inputs: Mapping[str, Array], *, rows: int, threads: int) -> dict[str, Array]:

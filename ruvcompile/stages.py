@@ -125,8 +125,8 @@ def check_stages(lowered: Lowered, samples: Mapping[str, Array]) -> Lowered:
     chains = []
     for chain, parts in zip(lowered.division.chains, lowered.chains, strict=True):
         current = replace(parts, stages=[stages[each] for each in chain])
-        shares = [lowered.division.stages[each][1].target.golden_bound for each in chain]
-        for number, spec in zip(chain, add_golden(current, samples, shares), strict=True):
+        targets = [lowered.division.stages[each][1].target for each in chain]
+        for number, spec in zip(chain, add_golden(current, samples, targets), strict=True):
             stages[number] = (stages[number][0], spec)
         chains.append(replace(parts, stages=[stages[each] for each in chain]))
     return Lowered(lowered.division, tuple(stages), tuple(chains))

@@ -82,7 +82,7 @@ def test_the_machine_that_builds_needs_no_such_device(program, tmp_path: Path, n
         kind = {"backend": target.backend, "target": name, "kv_type": target.kv_type}
         stages.append((path, write_stage(program, piece, path, store, **kind)))
     parts = Parts(program, units, chosen, stages, store, tmp_path)
-    specs = add_golden(parts, {}, [target.golden_bound] * 2)
+    specs = add_golden(parts, {}, [target] * 2)
     assert all(spec.golden is not None and DEVICE not in spec.options for spec in specs)
     assert [load_spec(path) for path, _ in stages] == specs
     (piece,) = pieces(program, units, ())

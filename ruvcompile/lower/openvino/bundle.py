@@ -28,7 +28,7 @@ from ruvcompile.lower.projections import stack_alike
 from ruvcompile.lower.rows import gather_rows
 from ruvcompile.lower.sheet import sheet_of
 from ruvcompile.passes.pieces import unit_of
-from ruvrun.backends import BACK_ENDS, KV_TYPES
+from ruvrun.backends import BACK_ENDS, CPU, KV_TYPES, device_for
 from ruvrun.executors.openvino.cpu.attention import make_paged, take_out
 from ruvrun.executors.openvino.devices import release
 from ruvrun.executors.openvino.ports import EMBEDDED
@@ -90,7 +90,7 @@ def write_form(draft: Draft, form: Form) -> Written:
     inputs = ports(model.graph.inputs, piece.inputs, packed=True)
     outputs = ports(model.graph.outputs, piece.outputs, packed=True)
     outputs = [by_rows(tensor) if tensor.name == "logits" else tensor for tensor in outputs]
-    level = max((integer(node, "accuracy_level") for node in model.graph if node.op_type == "MatMulNBits"), default=0)
+    level = _level(model)
     edit = Edit(model.graph)
     if form.stacked:
         stack_alike(edit)
@@ -132,13 +132,22 @@ def _options(precision: str, kv_type: str, level: int) -> dict[str, str]:
     found = {
         "INFERENCE_PRECISION_HINT": precision,
         "KV_CACHE_PRECISION": kv_type,
-        # Level 4 is to compute with activations of eight bits; OpenVINO gives a scale to so many of them.
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "32" if level == 4 else "0",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _groups(level),
     }
     if kv_type == "u8":
         # By channel a block is quantised again while it fills, and results depend on who filled it how.
         found["KEY_CACHE_QUANT_MODE"] = "BY_TOKEN"
     return found
+
+
+def _level(model: ir.Model) -> int:
+    """The highest ``accuracy_level`` of its products."""
+    return max((integer(node, "accuracy_level") for node in model.graph if node.op_type == "MatMulNBits"), default=0)
+
+
+def _groups(level: int) -> str:
+    """Level 4 is to compute with activations of eight bits; OpenVINO gives a scale to so many of them."""
+    return "32" if level == 4 else "0"
 
 
 def _convert(draft: Draft, scratch: Path, windows: Sequence[int], form: Form) -> None:
@@ -196,6 +205,8 @@ def _graph(draft: Draft, form: Form) -> Written:
     except RuntimeError as error:
         raise _cannot(_missing(str(error)), str(error)) from None
     options = {"INFERENCE_PRECISION_HINT": form.precision}
+    if device_for(form.backend) == CPU:  # others have no such products
+        options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _groups(_level(model))
     return Written(ONNX, inputs, outputs, files, sheet, options=options, requires=form.requires)
 
 
