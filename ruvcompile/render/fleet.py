@@ -57,7 +57,7 @@ def render_fleet(
     views = [_view(facts, target) for facts, target in nodes]
     _require_distinct(views)
     head = next(view for view in views if view["head"])
-    kinds = {(target.backend, target.machine) for _, target in nodes}
+    kinds = {(target.backend, target.machine, target.resources) for _, target in nodes}
     known = {
         "id": nodes[0][0].id,
         "model": nodes[0][0].model,
@@ -67,6 +67,7 @@ def render_fleet(
         "head": head,
         "machines": {facts.node: target.machine for facts, target in nodes},
         "arch": _ARCH.get(nodes[0][1].machine, nodes[0][1].machine) if len(kinds) == 1 else "",
+        "resources": sorted({name for _, target in nodes for name in target.resources}),
         "led": [head, *(view for view in views if view is not head)],
         "decoder": kind == "decoder",
         "version": version,
@@ -101,6 +102,7 @@ def _view(facts: NodeFacts, target: Target) -> dict[str, Any]:
         "label": _label(facts.node),
         "command": command,
         "devices": [_DEVICES.get(device, f"/dev/{device}") for device in target.devices],
+        "limits": dict.fromkeys(target.resources, 1),
     }
 
 

@@ -80,8 +80,10 @@ class Target:
     Of several ``backends`` the plan takes the faster one for each stage; a file with one may call it ``backend``.
     The first of ``kv_types`` is the default. ``memory`` holds the bytes installed in the models that are
     sold, the one to assume first; empty: asked of this machine. ``golden_bound`` is how far a stage's outputs
-    may be from those of the build machine, as a fraction of the largest absolute value. ``devices`` are the
-    kernel's names of what a stage opens besides files (/proc/devices), ``drivers`` the packages that make it work.
+    may be from those of the build machine, as a fraction of the largest absolute value; what comes of rounding
+    activations to 8 bits is measured by the build, and comes on top. ``devices`` are the
+    kernel's names of what a stage opens besides files (/proc/devices), ``drivers`` the packages that make it work, and
+    ``resources`` are what a pod asks a cluster for to be given one of each, by the names that a device plugin gives it.
     ``deploy`` are files for its nodes beside those that every target's have, each rendered from a template of its own.
     ``pythons`` are those of its systems, ``glibc`` is the oldest C library that it has to run with, ``pages`` are the
     sizes of memory pages that its kernels may have, in bytes; empty: as here.
@@ -102,6 +104,7 @@ class Target:
     cores: int = 0
     devices: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
     deploy: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
     glibc: str = ""

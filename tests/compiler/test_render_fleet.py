@@ -18,7 +18,7 @@ import yaml
 import ruvrun
 from ruvcompile.errors import InputError
 from ruvcompile.render import mode_of, render_fleet
-from ruvcompile.targets import load_target, target_names
+from ruvcompile.targets import data_root, load_target, target_names
 from tests.nodes import STAGE, fleet
 
 NAMES = ["SmolLM2-135M", "my model; rm -rf / $(id) `id` \"x\" 'y' # {{ z }} é", "%n: *a &b !c"]
@@ -76,10 +76,47 @@ def test_only_the_head_is_asked() -> None:
     assert "secrets" not in services["pi5-1"]
 
 
-def test_a_device_is_handed_to_its_container() -> None:
-    services = yaml.safe_load(rendered("intel-gpu", "intel-cpu")["docker/compose.yaml"])["services"]
-    assert services["pi5-0"]["devices"] == ["/dev/dri"]
-    assert "devices" not in services["pi5-1"]
+@pytest.mark.parametrize(("target", "device"), [("intel-gpu", "/dev/dri"), ("intel-npu", "/dev/accel")])
+def test_a_device_is_handed_to_its_container(target: str, device: str) -> None:
+    """With the group of its machine that may open it, which is a number there and in no image."""
+    text = rendered(target, "intel-cpu")["docker/compose.yaml"]
+    services = yaml.safe_load(text)["services"]
+    assert services["pi5-0"]["devices"] == [device]
+    assert services["pi5-0"]["group_add"] == ["${RUVRUN_RENDER:-render}"]
+    assert "RUVRUN_RENDER=$(getent group render | cut -d: -f3) docker compose up" in text
+    assert not services["pi5-1"].keys() & {"devices", "group_add"}
+    assert "RUVRUN_RENDER" not in rendered("intel-cpu", "intel-cpu")["docker/compose.yaml"]
+
+
+RESOURCES = {"intel-gpu": {"gpu.intel.com/i915": 1}, "intel-npu": {"npu.intel.com/accel": 1}, "intel-cpu": None}
+
+
+@pytest.mark.parametrize(
+    "targets", [("intel-gpu", "intel-cpu"), ("intel-npu", "intel-npu"), ("intel-cpu", "intel-gpu")]
+)
+def test_a_pod_asks_the_cluster_for_its_device(targets: tuple[str, ...]) -> None:
+    files = rendered(*targets)
+    paths = [name for name in files if name.startswith("k8s/") and name.endswith(".yaml")]
+    assert len(paths) == (4 if len(set(targets)) == 1 else 2)
+    for path in paths:
+        pods = list(_pods(yaml.safe_load_all(files[path])))
+        asked = [pod["containers"][0].get("resources", {}).get("limits") for pod in pods]
+        assert asked == [RESOURCES[target] for target in targets]
+        assert not [each for pod in pods for each in pod.get("initContainers", []) if "resources" in each]
+        assert "--nonroot-devices" in files[path], "a pod that is no root may not open what is root's"
+
+
+def test_a_target_of_ones_own_names_its_resource_and_no_code_knows_it(tmp_path: Path) -> None:
+    shutil.copytree(data_root() / "intel-gpu", tmp_path / "mine")
+    path = tmp_path / "mine/target.toml"
+    path.write_text(path.read_text().replace('["gpu.intel.com/i915"]', '["gpu.intel.com/xe", "example.org/fan"]'))
+    ours, theirs = fleet("intel-gpu", "intel-gpu")
+    nodes = [(ours[0], load_target("mine", tmp_path)), theirs]
+    files = render_fleet(nodes, kind="decoder", version="0.1.0", most=4, wheels=False)
+    assert not [name for name in files if name.startswith("k8s/leader")], "its pods would not be alike"
+    pods = _pods(yaml.safe_load_all(files["k8s/statefulsets.yaml"].decode()))
+    asked = [pod["containers"][0]["resources"]["limits"] for pod in pods]
+    assert asked == [{"gpu.intel.com/xe": 1, "example.org/fan": 1}, RESOURCES["intel-gpu"]]
 
 
 def test_what_a_node_compiles_is_kept_beside_its_container() -> None:
