@@ -7,6 +7,7 @@ the choice depends on the model or the plan and is made, and printed, further do
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 from ruvcompile.configuration import not_in_this_version, read_configuration, unknown_keys
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.fleet import Fleet, FleetNode, Link, load_fleet, make_fleet
-from ruvcompile.spelled import listed, pythons, shapes
+from ruvcompile.spelled import is_text, listed, pythons, shapes
 from ruvrun.backends import KV_TYPES, PRECISIONS
 
 FILE = "ruvcompile.toml"
@@ -142,7 +143,7 @@ def _merge(flags: Mapping[str, Any], path: Path) -> dict[str, Any]:
             told = f"{'-o' if key == 'output' else _flag(key)} says nothing"
             raise UsageError(f"{_dashed(key)}-missing", told, hint="leave it out for the default")
     given = {key: value for key, value in flags.items() if value is not False and value not in (None, (), "")}
-    configured = _read_file(path) if path.is_file() else {}
+    configured = _read_file(path) if os.path.lexists(path) else {}
     aside: tuple[str, ...] = ()
     if "fleet" in given:
         aside = ("target", "nodes")
@@ -183,6 +184,16 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
     if type(users := asked.get("users", 1)) is int and users > MOST_USERS:
         told = f"--users {users} is more than a simulation is for, {MOST_USERS}"
         problems.append(UsageError("users-invalid", told, hint="simulate a part of the fleet, for its part of them"))
+    return [*problems, *_check_paths(asked)]
+
+
+def _check_paths(asked: Mapping[str, Any]) -> list[RuvError]:
+    problems: list[RuvError] = []
+    for key in ("model", "inputs", "output"):
+        if key in asked and not is_text(path := str(Path(str(asked[key])).absolute())):
+            told = f"{'MODEL' if key == 'model' else '-o' if key == 'output' else _flag(key)} is {path!r}"
+            hint = "name every folder of it in UTF-8, as back ends want paths"
+            problems.append(UsageError("path-not-text", f"{told}, which is no text", hint=hint))
     for file in [*listed(asked.get("costs", ())), *([asked["inputs"]] if "inputs" in asked else [])]:
         if not Path(file).is_file():
             problems.append(InputError("file-missing", f"no file {file}", hint="check the path"))

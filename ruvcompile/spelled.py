@@ -14,6 +14,15 @@ def listed(value: Any) -> list[str]:
     return [entry for entry in value.split(",") if entry] if isinstance(value, str) else list(value)
 
 
+def is_text(path: str) -> bool:
+    """Whether the bytes of a path are UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def shapes(given: Any, problems: list[RuvError]) -> dict[str, tuple[int, ...]]:
     """``NAME=1x3x640x640`` or ``NAME=scalar``, any number of them, or a table; what is neither is noted."""
     if isinstance(given, Mapping):

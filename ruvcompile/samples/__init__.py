@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ruvcompile.errors import FitError, InputError, UsageError
 from ruvcompile.passes.infer import spelt
-from ruvcompile.samples.conventions import Guess, Port, guesses, looks_like_audio, values
+from ruvcompile.samples.conventions import Guess, Port, guesses, looks_like_audio, looks_like_state, values
 from ruvcompile.samples.given import fits, fitting, only_array, read_given, times
 from ruvcompile.samples.ports import check_names, no_tensor, port_of
 from ruvcompile.samples.state import state_pairs
@@ -73,6 +73,12 @@ def sample(
                     "shape-wrong",
                     f"--shape {name}={times(shapes[name])} does not fit the model's {times(port.shape)}",
                     hint="give as many sizes as it has dimensions; those that are numbers are fixed",
+                )
+            if 0 in shapes[name] and not looks_like_state(name):
+                raise UsageError(
+                    "shape-empty",
+                    f"--shape {name}={times(shapes[name])} holds nothing, and nothing can be measured on it",
+                    hint="give sizes of 1 or more",
                 )
             sizes.bind(port, shapes[name])
         if name in arrays:

@@ -129,6 +129,8 @@ def test_shapes(tmp_path: Path, model: str) -> None:
         ({"target": "host", "simulate": True, "users": 10**9}, "users-invalid", 2, "100000"),
         ({"target": "host", "cut": ""}, "cut-missing", 2, "--cut says nothing"),
         ({"target": "host", "output": ""}, "output-missing", 2, "-o says nothing"),
+        ({"target": "host", "output": "dist\udcff"}, "path-not-text", 2, "-o is '"),
+        ({"target": "host", "output": "a\udcff/dist"}, "path-not-text", 2, "/a\\udcff/dist', which is no text"),
     ],
 )
 def test_one_clear_error(tmp_path: Path, model: str, flags: dict[str, Any], ref: str, code: int, says: str) -> None:
@@ -149,6 +151,18 @@ def test_an_unknown_key_of_the_file_is_not_ignored(tmp_path: Path, model: str) -
     with pytest.raises(InputError, match="qant") as caught:
         _resolve(tmp_path, model=model, target="host")
     assert caught.value.hint == "did you mean 'quant'?"
+
+
+@pytest.mark.parametrize(("kind", "ref"), [("folder", "file-unreadable"), ("link", "file-missing")])
+def test_a_file_that_cannot_be_read_is_not_ignored(tmp_path: Path, model: str, kind: str, ref: str) -> None:
+    path = tmp_path / "ruvcompile.toml"
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    with pytest.raises(InputError, match=str(path)) as caught:
+        _resolve(tmp_path, model=model, target="host")
+    assert caught.value.ref == ref
 
 
 def test_a_simulation_is_asked_for_with_its_users(tmp_path: Path, model: str) -> None:

@@ -87,12 +87,26 @@ def test_shape_decides_and_binds_the_name_of_a_dimension() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "ref"), [({"y": (1,)}, "shape-unknown"), ({"x": (2,)}, "shape-wrong"), ({"x": (2, 4)}, "shape-wrong")]
+    ("shapes", "ref"),
+    [
+        ({"y": (1,)}, "shape-unknown"),
+        ({"x": (2,)}, "shape-wrong"),
+        ({"x": (2, 4)}, "shape-wrong"),
+        ({"x": (0, 3)}, "shape-empty"),
+    ],
 )
 def test_a_shape_that_cannot_be_is_wrong_usage(shapes, ref) -> None:
     with pytest.raises(UsageError) as caught:
         sample(identity("n", 3), shapes=shapes)
     assert caught.value.ref == ref
+
+
+def test_state_may_begin_as_nothing() -> None:
+    nodes = [helper.make_node("Concat", ["past_keys", "x"], ["present_keys"], axis=1)]
+    model = model_of(
+        nodes, [tensor("past_keys", [1, "past", 4]), tensor("x", [1, "n", 4])], [tensor("present_keys", [1, "all", 4])]
+    )
+    assert sample(model, shapes={"past_keys": (1, 0, 4)}).arrays["past_keys"].shape == (1, 0, 4)
 
 
 @pytest.mark.parametrize(("shape", "shapes"), [((2**40, 8), {}), ((2**62, 8), {}), (("n", 3), {"x": (10**20, 3)})])

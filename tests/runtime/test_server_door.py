@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openai
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import Response
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ruvrun.engine import Request, Token
@@ -180,6 +182,40 @@ def test_a_head_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.Mo
                 dropped = True
         for connection in (silent, second):
             assert ends(connection)
+
+
+@pytest.mark.parametrize(
+    "said", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n", b"\x16\x03\x01\x00\xee\r\n\r\n"]
+)
+def test_what_is_no_http_is_told_in_the_form_of_an_error(said: bytes) -> None:
+    with served(Starlette()) as url, connected(url) as client:
+        client.sendall(said)
+        answer = b""
+        while piece := client.recv(4096):
+            answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head
+    error = json.loads(body)["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_http")
+
+
+def test_what_is_no_http_behind_the_beginning_of_an_answer_ends_the_connection() -> None:
+    async def early(request: HttpRequest) -> Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"begun"
+            await request.body()
+
+        return StreamingResponse(pieces())
+
+    with served(Starlette(routes=[Route("/", early, methods=["POST"])])) as url, connected(url) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        answer = b""
+        while b"begun" not in answer:
+            answer += (piece := client.recv(4096))
+            assert piece
+        client.sendall(b"no size of a chunk\r\n")
+        assert ends(client)
 
 
 def test_who_has_sent_a_head_may_wait_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

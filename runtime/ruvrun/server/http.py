@@ -7,11 +7,14 @@ import errno
 import socket
 from types import FrameType
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ruvrun.errors import MachineError, UsageError
+from ruvrun.openai import ApiError
+from ruvrun.server.wire import to_json
 
 STOP_SECONDS = 3
 """Answers under way get this long when the server is told to stop."""
@@ -139,6 +142,21 @@ class _Impatient(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._look()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is told in the form of the OpenAI API, for it does not say what it was meant for; behind the
+        beginning of an answer there is nothing left to tell.
+        """
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = to_json(ApiError(400, msg, code="invalid_http").body())
+            told = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+            for event in (
+                h11.Response(status_code=400, reason=b"Bad Request", headers=told),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _look(self, before: int = 0) -> None:
         """See again and again how much waits for the client, until it is nothing, or nothing of it has gone."""
