@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -111,6 +112,31 @@ def run(script: Path, *words: object) -> subprocess.CompletedProcess[str]:
 def other_build(letter: str) -> NodeFacts:
     """The same node in a build of another id."""
     return replace(FACTS, id=letter * 64)
+
+
+def install(bundle: Path, here: Installed, *words: object) -> subprocess.CompletedProcess[str]:
+    """install.sh of a bundle, for this Python and below that root."""
+    name = ("--name", here.name) if here.name != "tiny" else ()
+    return run(bundle / "node/install.sh", *words, *name, "--root", here.root, "--python", sys.executable)
+
+
+def installed(bundle: Path, here: Installed, *words: object) -> str:
+    """Install it, which must work; returns the running release."""
+    done = install(bundle, here, *words)
+    assert done.returncode == 0, done.stderr
+    running = here.named("current")
+    assert running is not None
+    return running
+
+
+def status(bundle: Path, here: Installed) -> str:
+    """What install.sh says of the releases there."""
+    return install(bundle, here, "--status").stdout
+
+
+def everything(root: Path) -> set[str]:
+    """All files and folders below a root."""
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
 def _wheels(folder: Path) -> None:

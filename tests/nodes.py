@@ -7,6 +7,9 @@ from dataclasses import replace
 from ruvcompile.render import NodeFacts
 from ruvcompile.targets import Target, load_target
 
+TARGETS = ("host", "x86-64", "arm64", "pi5", "pi4", "intel-cpu", "intel-gpu", "intel-npu", "pi5-hailo10h")
+"""All that come with the compiler."""
+
 STAGE = NodeFacts(
     model="SmolLM2-135M",
     id="0123456789abcdef" * 4,

@@ -1,4 +1,5 @@
-"""What tests of several files begin with: a folder, a llama of random numbers on disk, a graph for an accelerator."""
+"""What tests of several files begin with: a folder, a llama of random numbers on disk, a graph for an accelerator,
+a bundle to install."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 from ruvcompile.lower.weights import WeightStore
 from tests.checkpoints import CONFIGS, Tensors, random_tensors, write_directory
 from tests.compiler.accelerators import detecting
+from tests.installs import Installed, write_bundle
 from tests.models import write_tiny_gguf
 
 
@@ -57,3 +59,15 @@ def detector(tmp_path: Path) -> Path:
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_bundle(tmp_path / "bundle")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Installed:
+    """Where it is installed: a root that has nothing, not even users."""
+    (tmp_path / "root").mkdir()
+    return Installed(tmp_path / "root")

@@ -25,7 +25,10 @@ from tests.compiler.builds import build, check_whole, snapshot
 from tests.decoders import ask
 from tests.models import write_tiny_gguf
 
-OWN = {"name", "link.key", "nodes.toml", "ruvrun.env", "ruvrun.service", "install.sh"}
+OWN = {
+    *("name", "link.key", "nodes.toml", "ruvrun.env", "ruvrun.service", "install.sh", "uninstall.sh"),
+    *("ruvrun", "machine.toml", "requirements.txt", "README.md"),
+}
 
 
 @pytest.fixture(scope="module")

@@ -77,6 +77,12 @@ def test_the_unit_starts_this_node_on_its_cores() -> None:
     assert "CPUAffinity" not in _unit(HEAD)
 
 
+def test_the_unit_has_its_keys_from_the_init_system() -> None:
+    lines = _text(STAGE, "ruvrun.service").splitlines()
+    keys = [line.partition("=")[2] for line in lines if line.startswith("LoadCredential=")]
+    assert keys == ["link.key:/opt/ruvrun/%i/current/node/link.key", "api-keys:/etc/ruvrun/%i/api-keys"]
+
+
 def test_the_unit_may_write_only_what_it_compiles() -> None:
     unit = _unit(STAGE)
     assert (unit["CacheDirectory"], unit["Environment"]) == ("ruvrun/%i", "RUVRUN_CACHE=%C/ruvrun/%i")

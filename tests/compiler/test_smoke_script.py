@@ -27,6 +27,7 @@ case "$*" in
     bench*) step=bench said='{json.dumps(RUN)}' ;;
     *) step=table ;;
 esac
+echo "$*" >>asked
 if [ "$step" = "$FAILS" ]; then echo '{ERROR}'; exit 5; fi
 echo "$said"
 """
@@ -50,6 +51,8 @@ def test_where_nothing_fails_there_are_figures(tmp_path: Path) -> None:
     done = smoke(tmp_path, "none")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "smoke.json").read_text())["bench"] == RUN
+    bench = next(line for line in (tmp_path / "asked").read_text().splitlines() if line.startswith("bench "))
+    assert " --streams 1,2,4,8 --repeats 3 " in bench, "what it measures where nothing else is asked for"
 
 
 @pytest.mark.parametrize(

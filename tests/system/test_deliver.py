@@ -1,140 +1,25 @@
-"""Deliveries to three machines with a real sshd each: whatever goes wrong on the way, all of them run one build."""
+"""Deliveries to three machines with a real sshd each: what gets there is whole and checked, or the old one runs."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ruvrun.manifest import load_manifest
-from tests.compiler.builds import build
-from tests.models import write_tiny_gguf
-from tests.system.hosts import NAMES, PYTHON, STRANGER, WAIT, Fleet, able, machines
+from tests.system.deliveries import MACHINES, WORDS, Pair, bytes_of, deliver, running, short, table, weights
+from tests.system.hosts import NAMES, PYTHON, STRANGER, WAIT, Fleet, Machine
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.skipif(
-        not able() and "CI" not in os.environ,
-        reason="machines of namespaces take root, sshd and rsync; tests/system/delivery.sh installs what is missing",
-    ),
-]
-
-WORDS = ("--", "--python", PYTHON)
-USERS = {"pi-0": "root", "pi-1": "pi", "pi-2": "root"}
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with machines(tmp_path_factory.mktemp("machines")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The same model for the same fleet, cut at two places."""
-    folder = tmp_path_factory.mktemp("builds")
-    nodes = [
-        f'[[node]]\nname = "{name}"\ntarget = "x86-64"\nmemory = "8GiB"\naddress = "10.87.0.{10 + number}"\n'
-        f'ssh = "{USERS[name]}@10.87.0.{10 + number}"\n'
-        for number, name in enumerate(NAMES)
-    ]
-    (folder / "fleet.toml").write_text("format = 1\n" + "".join(nodes))
-    write_tiny_gguf(folder / "tiny.gguf", layers=6, hidden=256, ffn=768)
-    made = []
-    for name, cut in (("first", (1, 3)), ("second", (1, 4))):
-        where = ",".join(f"layers.{layer}/mlp/add" for layer in cut)
-        build(folder / "tiny.gguf", folder / name, fleet=str(folder / "fleet.toml"), cut=where, backend="onnxruntime")
-        made.append(folder / name)
-    return made[0], made[1]
-
-
-@pytest.fixture
-def first(builds: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A copy of the first build, to be changed at will."""
-    return Path(shutil.copytree(builds[0], tmp_path / "first build"))
-
-
-@pytest.fixture
-def second(builds: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A copy of the second."""
-    return Path(shutil.copytree(builds[1], tmp_path / "second build"))
-
-
-@pytest.fixture
-def bare(fleet: Fleet) -> Fleet:
-    """Machines on which nothing was ever installed."""
-    fleet.reset()
-    return fleet
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Copies of the build that runs on all machines, and of the next one."""
-
-    old: Path
-    new: Path
-
-
-@pytest.fixture
-def pair(fleet: Fleet, first: Path, second: Path) -> Pair:
-    """What runs is what the test before left there, as if freshly delivered; the first build where that is not one."""
-    fleet.mend()
-    if running(fleet) == {short(second)}:
-        return Pair(second, first)
-    if running(fleet) != {short(first)}:
-        fleet.reset()
-        done = deliver(fleet, first)
-        assert done.returncode == 0, done.stderr
-        fleet.mend()
-    return Pair(first, second)
-
-
-def deliver(fleet: Fleet, dist: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    more = WORDS if not words or words[0] in ("stage", "--wait", "--dry-run") else ()
-    return fleet.run(dist / "deliver" / "deliver.sh", *words, *more, **environment)
-
-
-def table(told: str) -> dict[str, list[str]]:
-    """Rows by node, as words."""
-    return {words[0]: words[1:] for line in told.splitlines() if (words := line.split()) and words[0] in NAMES}
-
-
-def runs(fleet: Fleet) -> dict[str, str]:
-    """The build that each machine runs, as its links have it."""
-    links = {
-        name: machine.run("readlink /opt/ruvrun/*/current || echo none") for name, machine in fleet.machines.items()
-    }
-    return {name: link.strip().rpartition("/")[2].partition(".")[0] for name, link in links.items()}
-
-
-def running(fleet: Fleet) -> set[str]:
-    """The builds that run somewhere."""
-    return set(runs(fleet).values())
-
-
-def short(dist: Path) -> str:
-    return load_manifest(dist / "manifest.toml").id[:12]
-
-
-def weights(dist: Path, name: str) -> set[str]:
-    """The files of weights in a bundle; equal ones have one name in all builds."""
-    return {path.name for path in (dist / f"bundles/{name}/weights").iterdir()}
-
-
-def bytes_of(human: str) -> float:
-    number, unit = re.fullmatch(r"([\d.]+)([KMG]?)i?B", human).groups()  # type: ignore[union-attr]  # else it fails
-    return float(number) * 1024 ** " KMG".index(unit or " ")
+pytestmark = [pytest.mark.system, MACHINES]
 
 
 def test_a_delivery_is_whole_and_what_is_there_is_not_copied(bare: Fleet, first: Path, second: Path) -> None:
@@ -147,6 +32,7 @@ def test_a_delivery_is_whole_and_what_is_there_is_not_copied(bare: Fleet, first:
 
     done = deliver(fleet, first)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].split() == ["node", "copied", "staged", "self-check", "running"]
     rows = table(done.stdout)
     for name, (copied, _, checked, now) in rows.items():
         assert bytes_of(copied) == pytest.approx(whole[name], rel=0.1)
@@ -191,13 +77,19 @@ def test_the_smoke_test_knows_its_build(fleet: Fleet, pair: Pair, tmp_path: Path
     assert not (tmp_path / "other.json").exists()
 
 
-def test_an_interrupted_copy_goes_on_where_it_stopped(fleet: Fleet, pair: Pair) -> None:
+@pytest.mark.parametrize("way", ["rsync", "ssh"])
+def test_an_interrupted_copy_goes_on_where_it_stopped(fleet: Fleet, pair: Pair, way: str) -> None:
     slow = fleet.machines["pi-1"]
+    with _without_rsync(slow) if way == "ssh" else contextlib.nullcontext():
+        _interrupt(fleet, pair, slow)
+
+
+def _interrupt(fleet: Fleet, pair: Pair, slow: Machine) -> None:
     (pair.new / "bundles/pi-1/node/notes.bin").write_bytes(os.urandom(4_000_000))
     whole = int(table(deliver(fleet, pair.new, "--dry-run").stdout)["pi-1"][0])
     _limit(fleet, "pi-1", "4mbit")
     process = fleet.start(pair.new / "deliver/deliver.sh", *WORDS)
-    arriving = "find /opt/ruvrun/*/incoming/ -name '*notes.bin*' -size +1000k"
+    arriving = "find /opt/ruvrun/*/incoming/ -type f -size +1000k"
     until = time.monotonic() + WAIT
     while not slow.run(arriving, check=False).strip():
         assert time.monotonic() < until and process.poll() is None
@@ -211,6 +103,15 @@ def test_an_interrupted_copy_goes_on_where_it_stopped(fleet: Fleet, pair: Pair) 
     assert done.returncode == 0, done.stderr
     assert bytes_of(table(done.stdout)["pi-1"][0]) < whole - 900_000
     assert running(fleet) == {short(pair.new)}
+
+
+@contextlib.contextmanager
+def _without_rsync(machine: Machine) -> Iterator[None]:
+    machine.run("mount --bind /dev/null /usr/bin/rsync")
+    try:
+        yield
+    finally:
+        machine.run("umount /usr/bin/rsync")
 
 
 def _limit(fleet: Fleet, name: str, rate: str | None) -> None:
@@ -277,83 +178,6 @@ def test_where_one_fails_its_self_check_nobody_switches(fleet: Fleet, pair: Pair
     assert running(fleet) == {short(pair.old)}
 
 
-def test_a_switch_that_is_interrupted_goes_back_whole(fleet: Fleet, pair: Pair) -> None:
-    slow = fleet.machines["pi-1"]
-    slow.run("touch /run/starts-slowly")
-    process = fleet.start(pair.new / "deliver/deliver.sh", *WORDS)
-    until = time.monotonic() + 4 * WAIT
-    while short(pair.new) not in slow.run("readlink /opt/ruvrun/*/current"):
-        assert time.monotonic() < until and process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=4 * WAIT)
-    assert process.returncode == 130, told
-    assert "all go back: interrupted" in told
-    assert running(fleet) == {short(pair.old)}
-
-
-def test_a_fleet_that_does_not_get_ready_goes_back(fleet: Fleet, pair: Pair) -> None:
-    fleet.machines["pi-2"].run("touch /run/starts-nothing")
-    done = deliver(fleet, pair.new, "--wait", "4")
-    assert done.returncode == 6, done.stderr
-    assert "error[fleet-not-ready]" in done.stderr
-    assert "pi-2 waiting" in done.stderr
-    assert running(fleet) == {short(pair.old)}
-    fleet.machines["pi-2"].run("rm /run/starts-nothing")
-    done = deliver(fleet, pair.new)
-    assert done.returncode == 0, done.stderr
-    assert running(fleet) == {short(pair.new)}
-
-
-def test_a_machine_that_is_lost_while_it_switches_is_told_of_until_all_run_one_build(fleet: Fleet, pair: Pair) -> None:
-    """Whatever else keeps it from going back: at last a reason that is gone when it is tried once more."""
-    lost = fleet.machines["pi-1"]
-    lost.run("touch /run/loses-its-line")
-    done = deliver(fleet, pair.new)
-    assert done.returncode == 6, done.stderr
-    assert "error[line-lost]: pi-1: " in done.stderr
-    assert "error[host-unreachable]: pi-1: " in done.stderr
-    told = done.stderr[done.stderr.index("error[fleet-mixed]") :]
-    assert f"\n  {short(pair.old)}: pi-0, pi-2\n  not known: pi-1\n" in told
-    assert "\n  hint: once pi-1 can be reached: ./deliver.sh rollback, " in told
-    assert [row[3].partition(".")[0] for row in table(done.stdout).values()] == [short(pair.old), "-", short(pair.old)]
-    mixed = {"pi-0": short(pair.old), "pi-1": short(pair.new), "pi-2": short(pair.old)}
-    assert runs(fleet) == mixed
-
-    lost.run("ip link set eth0 up")
-    done = deliver(fleet, pair.new, "status")
-    assert done.returncode == 7, done.stderr
-    assert f"  {short(pair.old)}: pi-0, pi-2\n" in done.stderr
-    assert f"  {short(pair.new)}, this build: pi-1\n" in done.stderr
-    assert "hint: ./deliver.sh rollback, " in done.stderr
-
-    lost.run(_no_rollback("exit 1"))
-    done = deliver(fleet, pair.new, "rollback")
-    assert done.returncode == 7, done.stderr
-    assert re.findall(r"^error\[(.+?)\]: (\S+)", done.stderr, re.MULTILINE) == [
-        ("busy", "pi-1:"),
-        ("fleet-mixed", "not"),
-    ]
-    assert runs(fleet) == mixed
-
-    lost.run(_no_rollback("rm /usr/local/bin/flock; exit 1"))
-    done = deliver(fleet, pair.new, "rollback")
-    assert done.returncode == 0, done.stderr
-    assert "error" not in done.stderr
-    assert running(fleet) == {short(pair.old)}
-
-
-def _no_rollback(instead: str) -> str:
-    """A lock that install.sh --rollback does not get."""
-    lines = [
-        "#!/bin/bash",
-        'words=$(tr "\\0" " " </proc/$PPID/cmdline)',
-        f'case $words in *"install.sh --rollback "*) {instead} ;; esac',
-        'exec /usr/bin/flock "$@"',
-    ]
-    return f"printf '%s\\n' {shlex.join(lines)} >/usr/local/bin/flock; chmod 755 /usr/local/bin/flock"
-
-
 LISTENS = "import socket, time; s = socket.create_server((chr(48), 7070)); time.sleep(600)"
 FAULTS = {
     "host-unreachable": ("pi-0", "10.87.0.99", "true", 6),
@@ -404,50 +228,3 @@ def test_a_fault_of_one_machine_is_one_error_of_that_machine(fleet: Fleet, pair:
 
 def test_every_fault_is_tried() -> None:
     assert sorted(fault for faults in TOGETHER for fault in faults) == sorted(FAULTS)
-
-
-def play(fleet: Fleet, dist: Path, **variables: object) -> tuple[int, str, dict[str, dict[str, int]]]:
-    """A run of the playbook: exit code, what was told, and the recap of each machine."""
-    words = [word for name, value in variables.items() for word in ("-e", json.dumps({name: value}))]
-    fixed = {"install_words": f"--python {PYTHON}", "ansible_python_interpreter": sys.executable}
-    words = [str(Path(sys.executable).with_name("ansible-playbook")), "deliver.yml", *words, "-e", json.dumps(fixed)]
-    done = fleet.run(
-        *("bash", "-c", f"cd {shlex.quote(str(dist / 'deliver/ansible'))} && exec {shlex.join(words)}"),
-        seconds=400,
-        ANSIBLE_SSH_ARGS=f"-F {fleet.folder / 'desk/config'} -o ControlMaster=auto -o ControlPersist=60",
-        ANSIBLE_HOME=str(fleet.folder / "ansible"),
-        ANSIBLE_NOCOLOR="1",
-    )
-    recap = re.findall(r"^(\S+)\s+: (ok=.*)$", done.stdout, re.MULTILINE)
-    counts = {name: {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line)} for name, line in recap}
-    return done.returncode, done.stdout + done.stderr, counts
-
-
-def test_ansible_delivers_the_same_and_a_second_run_changes_nothing(bare: Fleet, first: Path, second: Path) -> None:
-    fleet = bare
-    code, told, counts = play(fleet, first)
-    assert code == 0, told
-    assert counts.keys() == set(NAMES)
-    assert all(count["changed"] > 0 for count in counts.values())
-    assert running(fleet) == {short(first)}
-    code, told, counts = play(fleet, first)
-    assert code == 0, told
-    assert {name: count["changed"] for name, count in counts.items()} == dict.fromkeys(NAMES, 0), told
-    fleet.machines["pi-2"].run("touch /run/starts-nothing")
-    code, told, _ = play(fleet, second, seconds=3)
-    assert code != 0
-    assert "all have gone back" in told
-    assert running(fleet) == {short(first)}
-
-
-def test_with_ansible_the_others_go_back_when_one_is_lost_while_it_switches(fleet: Fleet, pair: Pair) -> None:
-    fleet.machines["pi-1"].run("touch /run/loses-its-line")
-    code, told, _ = play(fleet, pair.new)
-    assert code != 0
-    old = f"running={short(pair.old)}"
-    assert f"NOT all have gone back: pi-0 {old}, pi-1 cannot be reached, pi-2 {old}" in told, told
-    assert runs(fleet) == {"pi-0": short(pair.old), "pi-1": short(pair.new), "pi-2": short(pair.old)}
-    fleet.machines["pi-1"].run("ip link set eth0 up")
-    back = deliver(fleet, pair.new, "rollback")
-    assert back.returncode == 0, back.stderr
-    assert running(fleet) == {short(pair.old)}
