@@ -38,6 +38,8 @@ class BackEnd:
         serving_bytes: what serving adds to it, measured or not.
         copies: whether each of its decoders is a ``CopyingExecutor``, and computes a prompt alike however divided.
         pooled: whether each of its decoders is a ``PooledExecutor``.
+        ragged: whether each of its decoders computes a step in one call, whatever its sequences want of it: who decodes
+            and a chunk of a prompt, too.
     """
 
     title: str
@@ -49,6 +51,7 @@ class BackEnd:
     serving_bytes: int = SERVING_BYTES
     copies: bool = False
     pooled: bool = False
+    ragged: bool = False
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -68,6 +71,7 @@ BACK_ENDS: Mapping[str, BackEnd] = {
         CPU,
         copies=True,
         pooled=True,
+        ragged=True,
         runtime_bytes=_BARE,
         serving_bytes=_SERVING,
     ),
@@ -95,6 +99,7 @@ BACK_ENDS: Mapping[str, BackEnd] = {
 
 COPYING = frozenset(name for name, each in BACK_ENDS.items() if each.copies)
 POOLED = frozenset(name for name, each in BACK_ENDS.items() if each.pooled)
+RAGGED = frozenset(name for name, each in BACK_ENDS.items() if each.ragged)
 
 PRECISIONS = tuple(dict.fromkeys(precision for each in BACK_ENDS.values() for precision in each.kv_types))
 """Of the numbers that any of them computes with."""
@@ -139,6 +144,7 @@ __all__ = [
     "NPU",
     "POOLED",
     "PRECISIONS",
+    "RAGGED",
     "BackEnd",
     "at_work",
     "device_for",

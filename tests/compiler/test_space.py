@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from ruvcompile.lower.stage import write_stage
 from ruvcompile.lower.weights import WeightStore
 from ruvcompile.passes.pieces import pieces, program_units
+from ruvrun import frames
 from ruvrun.bundle import StageSpec
-from ruvrun.engine import Engine, blocks
+from ruvrun.engine import Engine, Outgoing, blocks
 from ruvrun.executors import PooledExecutor, load_decoder
 from ruvrun.frames import Sampled
 from ruvrun.manifest.blocks import BLOCK, Pool
@@ -63,7 +64,15 @@ class Model:
             self._alone[key] = self._run(self.engine(1, 256, False, 3), key)
         return self._alone[key]
 
-    def engine(self, stages: int, chunk: int, reuse: bool, blocks: int, beside: tuple[int, ...] = ()) -> Engine:
+    def engine(
+        self,
+        stages: int,
+        chunk: int,
+        reuse: bool,
+        blocks: int,
+        beside: tuple[int, ...] = (),
+        ragged: bool = False,
+    ) -> Engine:
         """With a pool of so many blocks, where there are any."""
         return Engine(
             stages=stages,
@@ -71,6 +80,7 @@ class Model:
             streams=8 if self.pooled else STREAMS,
             chunk=chunk,
             beside=beside,
+            ragged=ragged,
             epoch=next(self.epochs),
             reuse=BLOCK if reuse else 0,
             pool=Pool(blocks, BLOCK) if self.pooled else None,
@@ -164,8 +174,8 @@ def test_the_same_tokens_whatever_comes_when(
 ) -> None:
     """In each of these at least one is cancelled, and where space is tight, put back."""
     chunk, beside = data.draw(st.integers(2, 50)), tuple(data.draw(st.lists(st.integers(2, 50), max_size=2)))
-    pool = data.draw(st.integers(3, 6)) if tight else 6
-    world = World(model.pipelines[stages - 1], model.engine(stages, chunk, reuse, pool, beside))
+    pool, ragged = data.draw(st.integers(3, 6)) if tight else 6, data.draw(st.booleans())
+    world = World(model.pipelines[stages - 1], model.engine(stages, chunk, reuse, pool, beside, ragged))
     asked, gone = [], set()
     many = data.draw(st.integers(2, 6))
     sure = data.draw(st.integers(1, many - 1))
@@ -214,6 +224,31 @@ def test_who_is_put_back_again_and_again_goes_on_with_the_same_tokens(model: Mod
         if turn in (2, 5, 20, 31, 44, 90):
             world.put_back()
     assert world.put_backs == 6
+    assert world.answers == {one.id: model.alone(one) for one in asked}
+
+
+@pytest.mark.parametrize("beside", [2, 7, 40])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_chunks_in_the_steps_of_those_who_decode_change_no_token(model: Model, stages: int, beside: int) -> None:
+    world = World(model.pipelines[stages - 1], model.engine(stages, 64, False, 6, (beside,), ragged=True))
+    asked = [ask(number, IDS[10 * number : 10 * number + 37], 20) for number in range(3)]
+    sent: list[frames.Step] = []
+    step = world.engine.step
+
+    def noted() -> Outgoing | None:
+        if (outgoing := step()) and isinstance(outgoing[0], frames.Step):
+            sent.append(outgoing[0])
+        return outgoing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.engine, "step", noted)
+        for one in asked:
+            world.add(one)
+            for _ in range(4 * stages):
+                world.turn()
+        while world.turn():
+            pass
+    assert any(len({min(seq.count, 2) for seq in each.seqs}) == 2 for each in sent)
     assert world.answers == {one.id: model.alone(one) for one in asked}
 
 

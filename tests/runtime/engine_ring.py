@@ -36,6 +36,7 @@ class Ring:
         context: int = CONTEXT,
         beside: tuple[int, ...] = (),
         groups: tuple[int, ...] = (),
+        ragged: bool = False,
         reuse: int = 0,
         pool: Pool | None = None,
     ) -> None:
@@ -46,12 +47,13 @@ class Ring:
             chunk=chunk,
             beside=beside,
             groups=groups,
+            ragged=ragged,
             reuse=reuse,
             pool=pool,
         )
         self._streams, self._pool = streams, pool
         self._groups = groups or tuple(range(1, stages + 1))
-        self._usual = not groups
+        self._usual, self._ragged = not groups, ragged
         self.workers = self._fresh(stages)
         self.inboxes: list[deque[_Parcel]] = [deque() for _ in range(stages + 1)]
         self.sent: list[frames.Ring] = []
@@ -117,23 +119,23 @@ class Ring:
             assert seq.id not in self.due, "a step was sent whose input depends on a token not returned"
         self.due |= {seq.id for seq in message.seqs if seq.rows}
         steps = [earlier for earlier in self.sent if isinstance(earlier, frames.Step)]
-        if not self._decodes(message):
-            assert len(message.seqs) == 1, "a chunk is a step of its own"
-            if self.decoding and not put_back:
-                last = {seq.id for seq in steps[-1].seqs}
-                idle = self.steps_out <= len(self.workers)  # this one is counted
-                assert idle or self._decodes(steps[-1]), f"two chunks in a row although others decode: {last}"
-            (seq,) = message.seqs
+        chunks, rows = self._chunks(message), len(message.seqs) - len(self._chunks(message))
+        assert len(chunks) <= 1, "two prompts in a step"
+        assert self._ragged or not (chunks and rows), "a chunk is a step of its own"
+        if chunks and not rows and self.decoding and not put_back:
+            idle = self.steps_out <= len(self.workers)  # this one is counted
+            assert idle or not self._chunks(steps[-1]), "two chunks in a row although others decode"
+        many = len(self.decoding)
+        assert put_back or not rows or rows <= -(-many // self._groups[min(many, len(self._groups)) - 1])
+        for seq in chunks:
             if seq.position + seq.count == len(self.prompts[seq.id]) and not seq.rows:
                 self.decoding.add(seq.id)  # its tokens are known from before
-        else:
-            assert all(seq.count == 1 for seq in message.seqs)
-            many = len(self.decoding)
-            assert put_back or len(message.seqs) <= -(-many // self._groups[min(many, len(self._groups)) - 1])
 
-    def _decodes(self, step: frames.Step) -> bool:
-        """Whether a step is for positions behind the prompts."""
-        return all(seq.position >= len(self.prompts[seq.id]) for seq in step.seqs)
+    def _chunks(self, step: frames.Step) -> list[frames.SeqStep]:
+        """Those parts of a step that are of prompts; all others have one token."""
+        chunks = [seq for seq in step.seqs if seq.position < len(self.prompts[seq.id])]
+        assert all(seq.count == 1 for seq in step.seqs if seq not in chunks)
+        return chunks
 
     def work(self, stage: int) -> bool:
         if not self.inboxes[stage]:

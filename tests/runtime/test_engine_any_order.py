@@ -37,6 +37,7 @@ class AnyOrder(RuleBasedStateMachine):
         chunk=st.integers(2, 6),
         beside=st.lists(st.integers(2, 5), max_size=3),
         groups=st.lists(st.integers(1, 2 * LAYERS - 1), max_size=5),
+        ragged=st.booleans(),
         reuse=st.sampled_from([0, 2, 3, 4]),
         more=st.none() | st.integers(0, 30),
     )
@@ -47,6 +48,7 @@ class AnyOrder(RuleBasedStateMachine):
         chunk: int,
         beside: list[int],
         groups: list[int],
+        ragged: bool,
         reuse: int,
         more: int | None,
     ) -> None:
@@ -54,7 +56,16 @@ class AnyOrder(RuleBasedStateMachine):
         size = reuse or 4
         pool = None if more is None else Pool(-(-CONTEXT // size) + more, size)
         counts = tuple(min(each, many, 2 * stages - 1) for many, each in enumerate(groups, 1))
-        self.ring = Ring(stages, streams, chunk=chunk, beside=tuple(beside), groups=counts, reuse=reuse, pool=pool)
+        self.ring = Ring(
+            stages,
+            streams,
+            chunk=chunk,
+            beside=tuple(beside),
+            groups=counts,
+            ragged=ragged,
+            reuse=reuse,
+            pool=pool,
+        )
         self.requests: list[Request] = []
         self.gone: set[int] = set()
 

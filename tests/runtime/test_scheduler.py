@@ -12,8 +12,8 @@ from ruvrun import frames
 from ruvrun.engine import Engine, Request
 from ruvrun.engine.scheduler import Scheduler, chunk_of
 from ruvrun.engine.sequence import Sequence
-from tests.runtime.engine_ring import request
-from tests.runtime.fakes import greedy
+from tests.runtime.engine_ring import Ring, request
+from tests.runtime.fakes import greedy, plain_tokens
 
 
 @given(st.integers(1, 2000), st.integers(2, 64))
@@ -81,6 +81,34 @@ def test_who_returned_first_goes_first() -> None:
         send()
         assert [[seq.slot for seq in step.seqs] for step in ring] == slots
         receive()
+
+
+@pytest.mark.parametrize("decoding", [1, 2, 3, 6])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_a_chunk_goes_with_those_who_decode_and_alone_only_to_a_stage_that_would_be_idle(
+    stages: int, decoding: int
+) -> None:
+    ring = Ring(stages, decoding + 1, chunk=16, context=200, beside=(4,), ragged=True)
+    for number in range(decoding):
+        ring.add(request(number, (number, 1), max_tokens=150))
+    while len(ring.decoding) < decoding:
+        ring.turn()
+    for _ in range(4 * stages):
+        ring.turn()
+    sent = len(ring.sent)
+    late = request(50, tuple(range(61)), max_tokens=3)
+    ring.add(late)
+    while 50 not in ring.decoding:
+        ring.turn()
+    steps = [step for step in ring.sent[sent:] if isinstance(step, frames.Step)]
+    last = max(number for number, step in enumerate(steps) if any(seq.id == 50 for seq in step.seqs))
+    together = steps[: last + 1]
+    assert all(any(seq.id == 50 for seq in step.seqs) for step in together), "every step takes some of the prompt along"
+    assert {seq.count for step in together[:-1] for seq in step.seqs if seq.id == 50} == {4}
+    alone = sum(len(step.seqs) == 1 for step in together)
+    assert (alone > 0) == (decoding < stages)
+    ring.drain()
+    assert ring.answers[50] == plain_tokens(late, 200)
 
 
 def test_chunks_of_a_prompt_fill_the_ring_when_nobody_decodes() -> None:

@@ -51,6 +51,7 @@ class Engine:
         streams: slots: sequences at a time.
         chunk, beside: tokens of a prompt per step, as for ``Scheduler``.
         groups: how many groups 1, 2, ... sequences form that decode, as for ``Scheduler``.
+        ragged: whether a chunk goes in the step of those who decode, as for ``Scheduler``.
         epoch: the first epoch, above any that the stages have seen.
         reuse: positions of a block in which beginnings of prompts are known again; 0 is never. All stages can copy.
         pool: what sequences share on every stage, where all have their space in blocks; without, each has a whole slot.
@@ -65,6 +66,7 @@ class Engine:
         chunk: int = CHUNK,
         beside: tuple[int, ...] = (),
         groups: tuple[int, ...] = (),
+        ragged: bool = False,
         epoch: int = 1,
         reuse: int = 0,
         pool: Pool | None = None,
@@ -73,7 +75,7 @@ class Engine:
         self.window = 2 * stages
         self.most_in_ring = 3 * self.window + streams
         self.epoch = epoch
-        self._scheduler = Scheduler(stages=stages, chunk=chunk, beside=beside, groups=groups)
+        self._scheduler = Scheduler(stages=stages, chunk=chunk, beside=beside, groups=groups, ragged=ragged)
         assert pool is None or (pool.blocks * pool.size >= context and reuse in (0, pool.size))
         self._roster = Roster(BlockTable(streams, pool, reuse=reuse > 0) if pool else SlotTable(streams, reuse))
         self._flights: deque[Flight] = deque()
@@ -162,7 +164,7 @@ class Engine:
             for flight in self._flights:
                 decode_steps += flight.decode
             parts = self._scheduler.next(running, decode_steps, in_ring)
-            if parts and self._roster.grows and parts[0].sequence.decoding:
+            if parts and self._roster.grows:
                 parts = self._with_space(parts)
             if parts:
                 return self._send(parts)
@@ -221,32 +223,37 @@ class Engine:
 
         The tokens are marked as sent.
         """
-        decode = parts[0].sequence.decoding
-        if not (decode or parts[0].sequence.opened):
-            parts = [self._open(parts[0].sequence)]
+        decode, read = False, None
         spans: list[frames.SeqStep] = []
         ids: list[int] = []
         due: list[Sequence] = []
         known: list[Sequence] = []
         for part in parts:
-            sequence, sent = part.sequence, part.sequence.sent
+            sequence = part.sequence
+            decodes = sequence.decoding
+            if decodes:
+                decode = True
+            else:
+                read = sequence
+            if not sequence.opened:
+                part = self._open(sequence)
+            count, rows, sent = part.count, part.rows, sequence.sent
             given, sequence.blocks = sequence.blocks, ()
-            count, rows = part.count, part.rows
             spans.append(frames.SeqStep(sequence.name, sequence.slot, sent, count, rows, given))
             ids += sequence.tokens[sent : sent + count]
             sequence.sent = sent = sent + count
             if rows:
                 due.append(sequence)
                 sequence.due = True
-            elif decode:
+            elif decodes:
                 known.append(sequence)
                 sequence.due = True
                 sequence.behind = sent + 1 < len(sequence.tokens)
             elif sequence.prompt_left == 0:  # and the next token is known
                 sequence.decoding, sequence.since = True, self._events
                 sequence.behind = sent + 1 < len(sequence.tokens)
-        if not decode:
-            self._roster.table.extend(parts[0].sequence.slot, parts[0].sequence.sent)
+        if read is not None:
+            self._roster.table.extend(read.slot, read.sent)
             if self._roster.line:  # some of whom need less now that this is there
                 self._roster.admit()
         number = self._numbered

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ruvrun.backends import COPYING, at_work, shared_by
+from ruvrun.backends import COPYING, RAGGED, at_work, shared_by
 from ruvrun.engine import Engine
 from ruvrun.engine.groups import groups_of
 from ruvrun.manifest import Manifest, Pipeline, Space
@@ -67,7 +67,7 @@ def engine_of(
     say, where it has some of every stage.
     """
     backends = {manifest.stage[placed.stage].backend for placed in pipeline.stages}
-    copies = backends <= COPYING
+    copies, ragged = backends <= COPYING, serving and backends <= RAGGED
     expected = [manifest.plan.of(placed.node) for placed in pipeline.stages]
     streams = at_work(backends, space.streams)
     steps = [
@@ -80,7 +80,8 @@ def engine_of(
         context=space.context,
         streams=streams,
         groups=groups_of(steps) if len(steps) == len(expected) else (),
-        beside=chunks_beside(expected) if serving and copies else (),
+        beside=chunks_beside(expected, ragged=ragged) if serving and copies else (),
+        ragged=ragged,
         epoch=epoch,
         reuse=BLOCK if (serving or reuse) and copies else 0,
         pool=shared_by(backends, space.context, space.streams),
