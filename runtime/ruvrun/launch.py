@@ -20,6 +20,7 @@ from ruvrun import machine
 from ruvrun.backends import device_for
 from ruvrun.bundle import HEAD, verify_head
 from ruvrun.errors import InputError, UsageError
+from ruvrun.garbage import leave_be
 from ruvrun.manifest import LOCAL, Space
 from ruvrun.needs import needs, require_memory
 from ruvrun.pipeline.aloud import await_ready, news_of
@@ -121,10 +122,10 @@ def run_stage(
     assert placed is not None, f"{name} holds no stage"
     compiles = device_for(placement.manifest.stage[placed[1].stage].backend)
     longest = HANGS * patience_of(placement.manifest, placed[0]) + (COMPILING if compiles else 0.0)
-
     pulse = Pulse()
 
     def loaded(turn: Callable[[], int | None]) -> None:
+        leave_be()
         whisper(LOADED)
         pulse.look(turn, longest)
 
@@ -188,6 +189,7 @@ def run_head(
     def watch() -> None:
         try:
             await_ready(driver, say)
+            leave_be()
             ready(f"ready: {url_of(bound)}")
             driver.wait_end()
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread

@@ -186,12 +186,16 @@ def test_a_stage_says_that_it_goes_on_while_it_loads_that_it_is_loaded_and_that_
 
     def serve(*_: object, loaded: Callable[[Callable[[], int | None]], None], **__: object) -> None:
         assert heard.get(timeout=20) == alive_line(STARTING)
+        assert left == [], "it may load what is garbage later"
         loaded(lambda: None)
 
+    left: list[int] = []
+    monkeypatch.setattr(launch, "leave_be", lambda: left.append(1))
     monkeypatch.setattr("ruvrun.stage.serve", serve)
     placement = place(write_build(tmp_path, addresses={"a": "10.0.0.1", "b": "10.0.0.2"}), "b")
     launch.run_stage(placement, Settings(SPACE), 1, print, heard.put)
     assert [heard.get(timeout=20), heard.get(timeout=20)] == [LOADED, alive_line()]
+    assert left == [1], "what is loaded is no garbage"
 
 
 def test_a_head_says_that_it_goes_on_while_it_loads_that_it_answers_and_that_it_goes_on(
@@ -224,12 +228,15 @@ def test_a_head_says_that_it_goes_on_while_it_loads_that_it_answers_and_that_it_
         return driver
 
     monkeypatch.setattr(launch, "end_with_parent", lambda: None)
+    left: list[int] = []
+    monkeypatch.setattr(launch, "leave_be", lambda: left.append(1))
     monkeypatch.setattr(launch, "open_driver", open_driver)
     monkeypatch.setattr("ruvrun.server.build_app", lambda *_, **__: Starlette())
     placement = place(write_build(tmp_path, kind="graph"), "a")
     launch.run_head(placement, Settings(SPACE), Http("127.0.0.1", 0), print, lambda _: None, heard.put)
     assert told == [LOADED, alive_line()]
     assert driver.looked, "a driver that hangs with its lock would not have let it say so"
+    assert left == [1], "what is loaded is no garbage"
 
 
 @pytest.mark.parametrize("reuse", [False, True])

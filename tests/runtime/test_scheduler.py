@@ -95,9 +95,12 @@ def test_a_chunk_goes_with_those_who_decode_and_alone_only_to_a_stage_that_would
         ring.turn()
     for _ in range(4 * stages):
         ring.turn()
+    while ring.send():
+        pass
     sent = len(ring.sent)
     late = request(50, tuple(range(61)), max_tokens=3)
     ring.add(late)
+    assert ring.send() == (decoding < stages)
     while 50 not in ring.decoding:
         ring.turn()
     steps = [step for step in ring.sent[sent:] if isinstance(step, frames.Step)]

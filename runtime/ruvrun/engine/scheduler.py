@@ -120,7 +120,8 @@ class Scheduler:
         if parts and (reading is None or not self._ragged):
             self._after_chunk = False
             return parts
-        if reading is None or (not parts and decoding and self._after_chunk and in_ring >= self._stages):
+        behind_chunk = self._after_chunk or self._ragged
+        if reading is None or (not parts and decoding and behind_chunk and in_ring >= self._stages):
             return parts
         self._after_chunk = True
         self._size = self._chunk
