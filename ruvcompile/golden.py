@@ -22,11 +22,12 @@ from ruvcompile.rounding import rounding_distance
 from ruvcompile.targets import NATIVE, Target
 from ruvcompile.whole import seed_chance
 from ruvrun.bundle import BUNDLE, Golden, StageSpec
-from ruvrun.elements import STRING, Value, element_of, is_float, values_of
+from ruvrun.elements import Value
 from ruvrun.executors import Array
 from ruvrun.manifest import dump_toml
 from ruvrun.npz import write_npz
 from ruvrun.pipeline.halves import over_link
+from ruvrun.pipeline.selfcheck import largest_of
 
 FILE = "golden.npz"
 TOKENS = 16
@@ -61,7 +62,7 @@ def add_golden(parts: Parts, samples: Mapping[str, Value], targets: Sequence[Tar
         if spec.golden is None:  # one that several pipelines share has got its own before
             with (directory / FILE).open("wb") as stream:
                 write_npz(stream, _contents(inputs, outputs, random))
-            bound = target.golden_bound * max(_largest(spec, outputs), 1e-6)
+            bound = target.golden_bound * largest_of(spec, outputs)
             if target.arch != NATIVE:
                 bound += rounding_distance(parts, number, inputs, outputs, random)
             golden = Golden(file=FILE, bound=float(f"{bound:.3g}"))
@@ -82,17 +83,3 @@ def _contents(inputs: Mapping[str, Value], outputs: Mapping[str, Value], random:
         elif not (isinstance(value, list) and any(isinstance(each, dict) for each in value)):
             found[f"out.{name}"] = value
     return found
-
-
-def _largest(spec: StageSpec, outputs: Mapping[str, Value]) -> float:
-    """The largest finite absolute value among the floats of ``outputs``."""
-    largest = 0.0
-    for port in spec.outputs:
-        dtype, value = element_of(port.dtype), outputs[port.name]
-        if dtype == STRING or not is_float(dtype):
-            continue
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, np.ndarray):
-                values = np.abs(values_of(each, dtype))
-                largest = max(largest, float(values.max(initial=0.0, where=np.isfinite(values))))
-    return largest

@@ -26,6 +26,7 @@ from ruvcompile.passes.quantise import ACCURACY
 from ruvcompile.passes.scope import all_nodes
 from ruvrun.bundle import StageSpec
 from ruvrun.elements import STRING, Value, element_of, is_float, largest_difference
+from ruvrun.pipeline.selfcheck import largest_of, size_of
 
 _ROUNDS_EVERYWHERE = "onnxruntime"
 _GROUPS, _NONE = "DYNAMIC_QUANTIZATION_GROUP_SIZE", "0"
@@ -89,13 +90,16 @@ def _rounding(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _distance(spec: StageSpec, one: Mapping[str, Value], other: Mapping[str, Value], random: Collection[str]) -> float:
-    """The largest difference of what are finite floats in both; of other sizes they cannot be compared."""
-    largest = 0.0
+    """The least bound within which both agree (``ruvrun.pipeline.selfcheck``), as far as they can be compared."""
+    largest, whole = 0.0, largest_of(spec, one)
     for port in spec.outputs:
         dtype, left, right = element_of(port.dtype), one[port.name], other[port.name]
         if port.name in random or dtype == STRING or not is_float(dtype):
             continue
         if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and left.shape == right.shape:
-            found = largest_difference(left, right, dtype)
-            largest = max(largest, found) if math.isfinite(found) else largest
+            pairs = [(left, right, 1.0)]
+            if spec.kind == "decoder":
+                pairs = [(token, other, size_of(token, whole)) for token, other in zip(left, right, strict=True)]
+            found = [largest_difference(token, other, dtype) / size for token, other, size in pairs]
+            largest = max([largest, *filter(math.isfinite, found)])
     return largest

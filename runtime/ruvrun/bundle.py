@@ -44,7 +44,10 @@ class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The self-check: ``file`` holds inputs and outputs; outputs must agree within ``bound`` (absolute)."""
+    """The self-check: ``file`` holds inputs and outputs; outputs must agree within ``bound``.
+
+    It is absolute, and of the largest value; tokens with smaller ones have smaller bounds (``pipeline.selfcheck``).
+    """
 
     file: str
     bound: float

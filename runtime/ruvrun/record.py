@@ -25,6 +25,7 @@ from ruvrun.executors import Array
 from ruvrun.manifest import Manifest, load_manifest
 from ruvrun.npz import read_npz
 from ruvrun.openai.scores import shown
+from ruvrun.pipeline.selfcheck import largest_of
 from ruvrun.placement import manifest_path
 
 TOP = 5
@@ -64,7 +65,8 @@ def read_record(path: Path) -> Record:
         last = {name.removeprefix("out."): value for name, value in stored.items() if name.startswith("out.")}
         inputs = {name.removeprefix("in."): value for name, value in stored.items() if name.startswith("in.")} | inputs
         outputs |= last
-        shares.append(_share(spec, last))
+        assert spec.golden is not None
+        shares.append(spec.golden.bound / largest_of(spec, last))
     if manifest.program.kind == "graph":
         wanted = {tensor.name for tensor in manifest.program.inputs}
         inputs = {name: value for name, value in inputs.items() if name in wanted}
@@ -102,16 +104,6 @@ def _stored(bundle: Path, spec: StageSpec) -> Mapping[str, Value]:
         return read_npz(bundle / spec.golden.file, names)
     except (OSError, ValueError) as error:
         raise InputError("record-missing", f"{bundle / spec.golden.file}: {error}", hint="build it again") from None
-
-
-def _share(spec: StageSpec, outputs: Mapping[str, Value]) -> float:
-    assert spec.golden is not None
-    types = {port.name: element_of(port.dtype) for port in spec.outputs}
-    largest = 0.0
-    for name, dtype in types.items():
-        if is_float(dtype) and isinstance(outputs.get(name), np.ndarray):
-            largest = max(largest, _largest(outputs[name], dtype))
-    return spec.golden.bound / max(largest, 1e-6)
 
 
 def _decoder(url: str, record: Record, key: str | None) -> dict[str, Any]:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ruvcompile.golden import add_golden
-from ruvcompile.lower.stage import write_stage
-from ruvcompile.lower.weights import WeightStore
-from ruvcompile.parts import Parts, Stage, run_parts
-from ruvcompile.passes.pieces import pieces, program_units
+from ruvcompile.parts import Stage, run_parts
 from ruvcompile.program import Program
 from ruvcompile.rounding import unrounded
-from ruvcompile.targets import load_target
 from ruvrun.bundle import load_spec
 from ruvrun.errors import IntegrityError
-from ruvrun.executors import load_decoder
 from ruvrun.executors.openvino import cpu
-from ruvrun.npz import read_npz
-from ruvrun.pipeline.selfcheck import check_golden
 from ruvrun.record import read_record
 from tests.compiler.builds import build
+from tests.compiler.records import checked, passes, recorded, share, turned, unrounding, written
 from tests.decoders import tiny_program
 from tests.models import write_tiny_gguf
 
@@ -42,44 +33,6 @@ def backend(request: pytest.FixtureRequest) -> str:
 def a_program(folder: Path, **form: object) -> Program:
     folder.mkdir(exist_ok=True)
     return tiny_program(folder, **{"layers": 3, **form})  # type: ignore[arg-type] # handed on as it came
-
-
-def written(program: Program, folder: Path, backend: str, *cuts: int, target: str = "x86-64") -> Parts:
-    """The stages of ``program`` for a target, without a golden check."""
-    store, units = WeightStore(folder / "store"), program_units(program)
-    chosen = pieces(program, units, cuts)
-    stages = [
-        (folder / str(number), write_stage(program, piece, folder / str(number), store, backend=backend, target=target))
-        for number, piece in enumerate(chosen)
-    ]
-    return Parts(program, units, chosen, stages, store, folder)
-
-
-def recorded(program: Program, folder: Path, backend: str, *cuts: int, target: str = "x86-64") -> list[Stage]:
-    """The stages of ``program`` for a target, with it."""
-    parts = written(program, folder, backend, *cuts, target=target)
-    specs = add_golden(parts, {}, [load_target(target)] * len(parts.stages))
-    return [(path, spec) for (path, _), spec in zip(parts.stages, specs, strict=True)]
-
-
-def checked(stage: Stage) -> float:
-    """How far the outputs of a stage are from its record; an error where that is beyond the bound."""
-    directory, spec = stage
-    return check_golden(directory, spec, load_decoder(directory, spec, context=64, slots=1, threads=1))
-
-
-def unrounding(stage: Stage) -> float:
-    """The same, where nothing is rounded."""
-    (found,) = [checked(plain) for plain in unrounded([stage])]
-    return found
-
-
-def share(stage: Stage) -> float:
-    """What the target alone would allow of its outputs."""
-    directory, spec = stage
-    stored = read_npz(directory / "golden.npz", ())
-    largest = max(float(np.abs(stored[f"out.{port.name}"]).max()) for port in spec.outputs)
-    return load_target(spec.target).golden_bound * largest
 
 
 def test_a_cpu_that_does_not_round_activations_passes(tmp_path: Path, backend: str) -> None:
@@ -133,11 +86,8 @@ def faults(program: Program) -> Iterator[str]:
     matrices = {str(node.inputs[1].name) for node in program.model.graph if node.op_type == "MatMulNBits"}
     assert len(matrices) > 10
     for name in sorted(matrices):
-        right = weights[name].const_value
-        assert right is not None
-        weights[name].const_value = ir.tensor(np.roll(right.numpy(), 1, axis=0), dtype=right.dtype, name=name)
-        yield f"the rows of {name} are in another order"
-        weights[name].const_value = right
+        with turned(program, name):
+            yield f"the rows of {name} are in another order"
     for name in sorted(name for name in weights if name.startswith("layers.0.")):
         _swap(weights[name], weights[name.replace("layers.0.", "layers.1.", 1)])
     yield "layers are in another order"
@@ -151,24 +101,18 @@ def test_wrong_weights_do_not_pass(tmp_path: Path, backend: str) -> None:
     program = a_program(tmp_path / "model")
     (right,) = recorded(program, tmp_path / "right", backend)
     for number, fault in enumerate(faults(program)):
-        assert not passes(right, program, tmp_path / str(number)), fault
+        assert not passes(right, wrong(program, tmp_path / str(number), backend)), fault
 
 
 @pytest.mark.parametrize("form", [{"seed": 1}, {"layers": 2}], ids=["weights", "layers"])
 def test_another_build_does_not_pass(tmp_path: Path, backend: str, form: dict[str, object]) -> None:
     (right,) = recorded(a_program(tmp_path / "model"), tmp_path / "right", backend)
-    assert not passes(right, a_program(tmp_path / "other", **form), tmp_path / "wrong")
+    assert not passes(right, wrong(a_program(tmp_path / "other", **form), tmp_path / "wrong", backend))
 
 
-def passes(right: Stage, program: Program, folder: Path) -> bool:
-    """Whether the one stage of ``program`` is taken for the ``right`` one, whose record it is held against."""
-    (path, spec) = written(program, folder, right[1].backend).stages[0]
-    shutil.copyfile(right[0] / "golden.npz", path / "golden.npz")
-    try:
-        checked((path, msgspec.structs.replace(spec, golden=right[1].golden)))
-    except IntegrityError:
-        return False
-    return True
+def wrong(program: Program, folder: Path, backend: str) -> Stage:
+    (stage,) = written(program, folder, backend).stages
+    return stage
 
 
 def test_a_stage_of_a_large_model_is_measured_part_by_part(

@@ -3,6 +3,10 @@
 It finds what hashes cannot: a kernel that computes something else here, weights packed wrongly, a back end of another
 version. It is also the warm-up, so that the first request does not pay for it. Of an output that is left to chance
 (``like.`` in the file) the values are not compared, only type and rank.
+
+The bound is that of the largest value. Of a decoder each token has its own, as much smaller as its largest value is:
+what the first token of a prompt carries may be a hundred times larger than all that follows, and beside that no fault
+of a layer would be seen.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ from typing import cast
 import numpy as np
 
 from ruvrun.bundle import StageSpec
-from ruvrun.elements import STRING, Value, element_of, is_float, largest_difference
+from ruvrun.elements import STRING, Array, Value, element_of, is_float, largest_difference, values_of
 from ruvrun.errors import IntegrityError
 from ruvrun.executors import DecoderExecutor, GraphExecutor, Span
 from ruvrun.npz import read_npz
 
 _IN, _OUT, _LIKE = "in.", "out.", "like."
+_LEAST = 1e-6
 
 
 def check_golden(directory: Path, spec: StageSpec, executor: DecoderExecutor | GraphExecutor) -> float:
@@ -45,13 +50,44 @@ def check_golden(directory: Path, spec: StageSpec, executor: DecoderExecutor | G
         left_out = {port.name: None for port in spec.inputs}
         outputs = cast(GraphExecutor, executor).run(left_out | inputs)
     types = {port.name: element_of(port.dtype) for port in spec.outputs}
-    largest = 0.0
+    largest, whole = 0.0, largest_of(spec, _named(stored, _OUT))
     for name, wanted in _named(stored, _OUT).items():
-        dtype = types.get(name) or str(wanted.dtype)
-        largest = max(largest, _difference(name, dtype, wanted, outputs.get(name), spec.golden.bound))
+        dtype, found = types.get(name) or str(wanted.dtype), outputs.get(name)
+        pieces = [(name, wanted, found, spec.golden.bound)]
+        if spec.kind == "decoder":
+            _same_kind(name, wanted, found, True)
+            pieces = [
+                (f"{name} of token {token}", one, cast(Array, found)[token], spec.golden.bound * size_of(one, whole))
+                for token, one in enumerate(wanted)
+            ]
+        for what, one, other, bound in pieces:
+            largest = max(largest, _difference(what, dtype, one, other, bound))
     for name, wanted in _named(stored, _LIKE).items():
         _same_kind(name, wanted, outputs.get(name), False)
     return largest
+
+
+def largest_of(spec: StageSpec, outputs: Mapping[str, Value]) -> float:
+    """The largest finite absolute value among the floats of a stage's ``outputs``, and never 0."""
+    largest = _LEAST
+    for port in spec.outputs:
+        dtype, value = element_of(port.dtype), outputs.get(port.name)
+        if dtype == STRING or not is_float(dtype):
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, np.ndarray):
+                largest = max(largest, _largest(each, dtype))
+    return largest
+
+
+def size_of(token: Array, whole: float) -> float:
+    """What a decoder stage gives for a token, as a share of the largest value of all; never 0."""
+    return max(_LEAST, _largest(token, str(token.dtype))) / whole
+
+
+def _largest(array: Array, dtype: str) -> float:
+    values = np.abs(values_of(array, dtype))
+    return float(values.max(initial=0.0, where=np.isfinite(values)))
 
 
 def _named(stored: Mapping[str, Value], kind: str) -> dict[str, Value]:
