@@ -165,11 +165,11 @@ def test_chunks_go_to_stages_that_would_have_nothing_to_do() -> None:
     assert ring.answers[1] == plain_tokens(late, 300)
 
 
-@given(st.integers(1, 4), st.integers(1, 8), st.integers(1, 40), st.integers(2, 9))
+@given(st.integers(1, 4), st.integers(1, 8), st.integers(1, 40), st.integers(2, 9), st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_a_newcomer_waits_for_nobodys_end(stages: int, others: int, length: int, chunk: int) -> None:
+def test_a_newcomer_waits_for_nobodys_end(stages: int, others: int, length: int, chunk: int, ragged: bool) -> None:
     """Its first token comes when its chunks have gone, a step of some group before each, and nobody has ended."""
-    ring = Ring(stages, others + 1, chunk=chunk, context=1000)
+    ring = Ring(stages, others + 1, chunk=chunk, context=1000, ragged=ragged)
     for number in range(others):
         ring.add(request(number, (number, 9), max_tokens=900))
     while len(ring.decoding) < others:
