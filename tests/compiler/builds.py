@@ -13,7 +13,7 @@ import pytest
 from ruvcompile import compile as steps
 from ruvcompile.measure.scale import LIKE
 from ruvcompile.options import Options, resolve
-from ruvcompile.progress import Silent
+from ruvcompile.progress import Progress, Silent
 from ruvrun.bundle import StageSpec, verify_bundle
 from ruvrun.costs import CostTable, Overhead, Rate, dump_costs
 from ruvrun.manifest import Manifest, load_manifest
@@ -21,6 +21,16 @@ from tests.assumed import assume_costs
 
 TWO_STAGES = ("--target", "host", "--nodes", "2", "--stages", "2")
 """Of a command: two processes of this machine."""
+
+
+class Noting(Silent):
+    """Keeps what a person would be told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def options(model: Path, output: Path, **flags: Any) -> Options:
@@ -34,10 +44,12 @@ def options(model: Path, output: Path, **flags: Any) -> Options:
     return resolve({"model": str(model), "output": str(output)} | fleet | flags, directory=output.parent)
 
 
-def build(model: Path, output: Path, *, measured: bool = False, **flags: Any) -> dict[str, Any]:
+def build(
+    model: Path, output: Path, *, measured: bool = False, progress: Progress | None = None, **flags: Any
+) -> dict[str, Any]:
     """The JSON object of a build; ``measured``: as a user's, which takes seconds, where costs are assumed otherwise."""
     with _costs(measured):
-        return steps.build(options(model, output, **flags), Silent())
+        return steps.build(options(model, output, **flags), progress or Silent())
 
 
 def plan(model: Path, folder: Path, *, measured: bool = False, **flags: Any) -> dict[str, Any]:

@@ -32,23 +32,13 @@ from ruvrun.backends import BACK_ENDS
 from ruvrun.costs import COSTS, CostTable, Point, dump_costs, load_costs, merge
 from ruvrun.manifest import RUNTIME_BYTES, SCALE_BYTES, SERVING_BYTES
 from ruvrun.manifest.blocks import BLOCK
-from tests.compiler.builds import build, check_whole, options, plan, snapshot
+from tests.compiler.builds import Noting, build, check_whole, options, plan, snapshot
 from tests.compiler.planned import fleet, node, plan_of, table
 from tests.decoders import tiny_program
 from tests.graphs import make_model, tensor, weight
 from tests.models import write_tiny_gguf
 
 TARGET = "x86-64"
-
-
-class Noting(Silent):
-    """Keeps what a person would be told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture(scope="module")

@@ -24,23 +24,13 @@ from ruvrun.costs import load_costs
 from ruvrun.manifest import Tensor, load_manifest
 from ruvrun.pipeline import halves, join_local
 from tests.assumed import assume_costs
-from tests.compiler.builds import build, check_whole, options, plan, write_costs
+from tests.compiler.builds import Noting, build, check_whole, options, plan, write_costs
 from tests.decoders import Stage, ask, open_pipeline, tiny_program
 from tests.models import write_tiny_gguf
 
 LAYERS = 3
 SLOW = '\n[[link]]\nbandwidth = "512kbit"\nlatency = "0.1ms"\n'
 FAST = '\n[[link]]\nbandwidth = "1Gbit"\nlatency = "0.1ms"\n'
-
-
-class Told(Silent):
-    """Keeps what a build says."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +213,7 @@ def test_tokens_that_are_too_loud_for_a_link_end_nobody(backend, tmp_path, monke
     assert [tokens[0] for tokens in wide.generate(requests).values()] == [tokens[0] for tokens in together.values()]
 
 
-def built(model: Path, folder: Path, told: Told, kind: str) -> None:
+def built(model: Path, folder: Path, told: Noting, kind: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         assume_costs(patch)
         patch.setattr("ruvcompile.settle.links.WORTH_IT", 0.0)  # so that the choice falls on float16
@@ -233,11 +223,11 @@ def built(model: Path, folder: Path, told: Told, kind: str) -> None:
 def test_answers_too_far_off_are_refused_or_go_over_float32(model, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("ruvcompile.verify.equality.MOST_KL", 0.0)
     with pytest.raises(IntegrityError) as error:
-        built(model, tmp_path, Told(), "f16")
+        built(model, tmp_path, Noting(), "f16")
     assert (error.value.ref, error.value.exit_code) == ("link-too-far", 5)
     assert "mean KL" in error.value.context[0]
     assert not (tmp_path / "dist").exists()
-    told = Told()
+    told = Noting()
     built(model, tmp_path, told, "auto")
     manifest, specs = check_whole(tmp_path / "dist")
     assert all(wires([*spec.inputs, *spec.outputs]) == {""} for spec in specs)
@@ -251,11 +241,11 @@ def test_activations_beyond_float16_are_refused_by_their_magnitude(tmp_path, mon
     model = write_tiny_gguf(tmp_path / "loud.gguf", layers=LAYERS, quant="F32")
     monkeypatch.undo()
     with pytest.raises(IntegrityError) as error:
-        built(model, tmp_path, Told(), "f16")
+        built(model, tmp_path, Noting(), "f16")
     assert (error.value.ref, error.value.exit_code) == (halves.OVERFLOW, 5)
     assert "has a value of magnitude" in error.value.message
     assert not (tmp_path / "dist").exists()
-    told = Told()
+    told = Noting()
     built(model, tmp_path, told, "auto")
     assert any("has a value of magnitude" in note for note in told.notes)
     assert check_whole(tmp_path / "dist")[0].equality == []

@@ -72,6 +72,7 @@ def test_a_model_that_two_nodes_hold_is_two_pipelines_of_two(program) -> None:
 def test_stages_alone_leave_the_copies_to_the_fleet(program) -> None:
     costs = table(program, {"pi5": 1.0})
     assert shape_of(plan_of(program, fleet(*four()), costs, stages=2)) == (2, 2)
+    assert shape_of(plan_of(program, fleet(*four()), costs, stages=2, streams=1)) == (2, 2), "two are no faster for one"
     assert shape_of(plan_of(program, fleet(*four()), costs, stages=2, replicas=1)) == (1, 2)
     assert shape_of(plan_of(program, fleet(*four()), costs, replicas=2, streams=8)) == (2, 2)
 

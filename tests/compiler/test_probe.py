@@ -31,7 +31,7 @@ from ruvrun.profile.draw import drawn, load_probe
 from ruvrun.profile.graph import graph_inputs
 from ruvrun.profile.sheet import load_sheet
 from ruvrun.profile.table import profile, segments
-from tests.compiler.builds import build, plan, rates
+from tests.compiler.builds import Noting, build, plan, rates
 from tests.decoders import open_decoders
 from tests.graphs import make_model, program_of, tensor, weight
 from tests.models import write_tiny_gguf
@@ -231,13 +231,14 @@ def test_scaled_costs_come_with_what_to_do_about_them(tmp_path, monkeypatch) -> 
     figure = Rate(name="int4_matvec", value=1e9, unit="B/s", target="pi5", backend="onnxruntime", threads=4, source=0)
     given = tmp_path / "pi.toml"
     given.write_bytes(dump_costs(CostTable(provenance=[source], rate=[figure])))
-    made = build(
-        model, tmp_path / "dist", target="pi5", nodes="2", stages=1, replicas=1, costs=(str(given),), measured=True
-    )
+    told = Noting()
+    asked: dict[str, Any] = {"target": "pi5", "nodes": "2", "stages": 1, "replicas": 1, "costs": (str(given),)}
+    made = build(model, tmp_path / "dist", measured=True, progress=told, **asked)
     assert made["cost_source"] == "scaled"
     assert made["cost_hint"][0] == f"ruvcompile probe {model} --target pi5 -o probe-pi5"
     assert made["cost_hint"][-1].endswith(f"--stages 1 --replicas 1 --costs {given} --costs costs-pi5.toml")
     assert len(made["cost_hint"]) == 3
+    assert all(f"  {line}" in told.notes for line in made["cost_hint"])
     table = load_costs(tmp_path / "dist" / "costs.toml")
     how = table.provenance[table.unit[0].source].software
     assert "int4_matvec 2e+10 to 1e+09 B/s (measured)" in how

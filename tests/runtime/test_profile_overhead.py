@@ -75,6 +75,14 @@ def test_only_steps_that_follow_one_another_count() -> None:
     assert two.beside_ms == pytest.approx([0.5] * 2)
 
 
+def test_sequences_that_never_met_say_nothing_of_several() -> None:
+    """In a context of a few tokens the first of four may end before the last begins."""
+    count = counted(ticks(1, 2.0, 0.5, 5))
+    found = fit([Rounds(rows, [3.0] * 4, [0.3] * 4) for rows in (1, 4)], count)
+    assert found == fit([Rounds(1, [3.0] * 4, [0.3] * 4)], count)
+    assert found["stage_row_ms"] == 0.0
+
+
 def test_the_bytes_of_a_call_are_not_counted_twice() -> None:
     count = counted(ticks(1, 2.0, 0.5, 4))
     found = fit([Rounds(1, [3.0] * 4, [0.3] * 4)], count, carried_ms=0.2)

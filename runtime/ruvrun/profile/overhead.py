@@ -121,6 +121,8 @@ def fit(seen: Sequence[Rounds], count: Count, carried_ms: float = 0.0) -> dict[s
     for rows in sorted({rounds.rows for rounds in seen}):
         of = [rounds for rounds in seen if rounds.rows == rows]
         steps = steps_of(count, rows)
+        if not steps.inside_ms:  # sequences were too short for all of them to decode at once, twice in a row
+            continue
         # A round that waits for a core that others use has no longer way: of rounds and steps the quickest count.
         quick, inside = (
             float(np.quantile(times, QUICKEST)) for times in ([ms for r in of for ms in r.ms], steps.inside_ms)
