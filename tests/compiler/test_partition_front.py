@@ -146,12 +146,16 @@ def test_what_is_not_looked_at_is_never_claimed(
                 assert partition.value_ms == pytest.approx(least)
 
 
+def ends() -> Task:
+    """Twelve items in a row, a fast node and a slow one, and ways that take as long as three items."""
+    kinds = (Kind(1, (3.0,) * 12), Kind(1, (6.0,) * 12))
+    values = tuple(Value(item - 1, (item,), 1) for item in range(13))
+    return Task(kinds, (1,) * 12, values, hops=((Hop(9.0),) * 2,) * 2)
+
+
 def test_the_best_lies_between_the_two_ends() -> None:
     """A fast node and a slow one, two steps at a time: even shares are long on the way, all on one is one at a time."""
-    fast, slow = (3.0,) * 12, (6.0,) * 12
-    kinds = (Kind(1, fast), Kind(1, slow))
-    values = tuple(Value(item - 1, (item,), 1) for item in range(13))
-    task = Task(kinds, (1,) * 12, values, hops=((Hop(9.0),) * 2,) * 2)
+    task = ends()
     (found,) = rounds(task, task, 2, [Ask(tuple(sets_of(task, 2)))])
     assert found is not None
     assert [len(stage.items) for stage in found.narrowest.stages] in ([8, 4], [4, 8])
@@ -161,6 +165,15 @@ def test_the_best_lies_between_the_two_ends() -> None:
     assert (shortest.bottleneck_ms, shortest.latency_ms) == (33.0, 48.0)
     assert (found.best.bottleneck_ms, found.best.latency_ms, found.best.value_ms) == (27.0, 54.0, 54.0)
     assert found.best.exact
+
+
+@pytest.mark.parametrize(("steps", "bound"), [(1, 36.0 + 9.0), (2, 54.0), (3, 3 * 24.0)])
+def test_the_bound_is_the_largest_of_what_is_known_without_a_search(steps: int, bound: float) -> None:
+    """Of a single step the quickest way, of three the busiest node; of two what both come to with items divided."""
+    task = ends()
+    (found,) = rounds(task, task, steps, [Ask(tuple(sets_of(task, 2)))])
+    assert found is not None
+    assert found.best.relaxed_ms == pytest.approx(bound)
 
 
 @given(both(shared=True), STAGES, STEPS, MORE)
