@@ -11,9 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ruvcompile.lower.weights import WeightStore
 from ruvrun.executors import Span
+from ruvrun.executors.chunked import STRIPE, calls_of
 from ruvrun.executors.onnxruntime import OnnxDecoder
 from tests.decoders import Stage, open_decoders, tiny_program, write_stages
 
@@ -61,6 +64,38 @@ def test_chunks_of_two_or_more_are_equal_among_themselves(decoder, sizes) -> Non
     again = prompt(decoder, 0, sizes)
     assert again.tobytes() == whole.tobytes()
     assert cache(decoder, 0, N) == kept
+
+
+@pytest.mark.parametrize("sizes", [[257], [129, 128], [128, 129]], ids=str)
+def test_nor_are_long_ones_of_which_a_single_row_would_be_left_over(tmp_path, sizes) -> None:
+    stages = write_stages(tiny_program(tmp_path, context=260), (), tmp_path, WeightStore(tmp_path / "store"))
+    (decoder,) = open_decoders(stages, context=260, slots=2)
+    ids = np.random.default_rng(9).integers(3, 300, 257)
+
+    def run(sizes: Sequence[int], rows: int) -> list[np.ndarray]:
+        at, found = 0, []
+        for size in sizes:
+            wanted = min(rows, size)
+            found.append(decoder.step([Span(0, at, size, wanted)], {"input_ids": ids[at : at + size]})["logits"].copy())
+            at += size
+        return found
+
+    whole = np.concatenate(run([7] * 35 + [12], 12))
+    assert len(whole) == 257
+    assert np.array_equal(np.concatenate(run(sizes, 257)), whole)
+    assert all(np.array_equal(run(sizes, rows)[-1], whole[257 - rows :]) for rows in (1, 2, 5))
+
+
+@given(st.integers(0, 50), st.integers(1, 700), st.integers(0, 700))
+def test_calls_are_a_span_and_none_of_them_computes_a_row_alone(position: int, count: int, rows: int) -> None:
+    calls = list(calls_of(Span(3, position, count, min(rows, count))))
+    assert [each.position for each in calls] == [position, *(each.position + each.count for each in calls)][
+        : len(calls)
+    ]
+    assert sum(each.count for each in calls) == count
+    assert sum(each.rows for each in calls) == min(rows, count)
+    assert all(each.rows <= each.count and (each.count % STRIPE != 1 or count == 1) for each in calls)
+    assert all(each.rows == each.count for each in calls[1:] if calls[0].rows)
 
 
 def test_the_slot_does_not_matter(stage) -> None:

@@ -10,7 +10,7 @@ One step is split into calls:
 * spans of one token whose slots are neighbours form one call, a *window*: ``[rows, 1, ...]``. The buffers of
   a window are a contiguous part of the key/value space, so its bindings are made once and kept.
 * a span of several tokens is a call of its own, ``[1, count, ...]``: the kernel takes more than one new token
-  per row only with batch 1.
+  per row only with batch 1. Of a few lengths it is two (``chunked``).
 
 Which positions are computed one at a time and which among several is the caller's choice and changes the last
 digits of a result (a matrix-vector and a matrix-matrix kernel add up in different orders); company and chunk
@@ -35,6 +35,7 @@ import numpy as np
 
 from ruvrun.bundle import StageSpec
 from ruvrun.executors import Array, Span
+from ruvrun.executors.chunked import calls_of
 from ruvrun.executors.graph import OnnxGraph
 from ruvrun.executors.pages import use_huge_pages, zeroed
 from ruvrun.executors.sessions import open_session
@@ -212,7 +213,11 @@ def _calls(spans: Sequence[Span]) -> Iterator[Sequence[Span]]:
         last = spans[end - 1]
         joins = end < len(spans) and last.count == 1 and spans[end].count == 1 and spans[end].slot == last.slot + 1
         if not joins:
-            yield spans[start:end]
+            if last.count == 1:
+                yield spans[start:end]
+            else:
+                for span in calls_of(last):
+                    yield [span]
             start = end
 
 

@@ -17,6 +17,7 @@ computed by other kernels on one side than in the uncut model, and the last digi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 from ruvrun.bundle import StageSpec
 from ruvrun.errors import IntegrityError
 from ruvrun.executors import Array, Span
+from ruvrun.executors.chunked import calls_of
 from ruvrun.executors.sessions import open_session
 
 POSITIONS, MASK, CACHE_POSITION = "position_ids", "attention_mask", "cache_position"
@@ -60,7 +62,7 @@ class StatefulDecoder:
         """Run one step; see ``DecoderExecutor.step``."""
         results: list[dict[str, Array]] = []
         start = 0
-        for span in spans:
+        for span in itertools.chain.from_iterable(map(calls_of, spans)):
             part = {name: tensors[name][start : start + span.count][None] for name in self._wire}
             results.append(self._call(span, part))
             start += span.count
