@@ -34,6 +34,7 @@ def test_a_key_file(tmp_path: Path) -> None:
         (f"{B.public}\n{A.secret}\n", 0o600, IntegrityError, "key-pair-wrong"),
         (f"{A.public}\n{'~' * 40}\n", 0o600, IntegrityError, "key-pair-wrong"),
     ],
+    ids=["none", "empty", "words", "no text", "open to all", "of two pairs", "no base 85"],
 )
 def test_a_key_file_that_is_none(tmp_path: Path, text: str | None, mode: int, kind: type, ref: str) -> None:
     path = tmp_path / "link.key"
