@@ -113,6 +113,8 @@ def test_every_mistake_is_one_error(bundle: Path, tmp_path: Path) -> None:
         ((bundle,), "output-missing", 2),
         ((bundle, "-o", tmp_path / "costs.toml", "--answer"), "answer-alone", 2),
         ((bundle, "--peer", "a", "--answer"), "answer-alone", 2),
+        ((bundle, "--peer", "a", "-o", tmp_path / "costs.toml", "--rows", "4"), "option-of-other-models", 2),
+        ((bundle, "--answer", "--threads", "2"), "option-of-other-models", 2),
         ((bundle, "-o", tmp_path / "none" / "costs.toml"), "output-folder-missing", 3),
         ((bundle, "-o", tmp_path / "text.toml"), "output-not-ours", 3),
         ((bundle, "-o", tmp_path / "costs.toml", "--cpus", "x"), "cpus-wrong", 2),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ruvrun.cli.voice import COUNT, PATH, Real, common, say
+from ruvrun.cli.voice import COUNT, PATH, Real, common, require_meant, say
 from ruvrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def profile(path: Path, output: Path | None, peer: str | None, answer: bool, nod
     Example: ruvrun profile probe/ -o costs.toml
     """
     role = rest["role"]
+    if answer or peer is not None:
+        require_meant("link", "threads", "beside", "cpus", "rows", "seconds")
     if answer:
         if peer is not None or output is not None:
             told = "--answer only answers: what is measured is written at the other end"
