@@ -5,12 +5,13 @@ A fixed tenth, cut at a few places, always; all of them, cut everywhere, with ``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pytest
 
 from tests.foreign.agree import different
+from tests.foreign.beyond import is_beyond
 from tests.foreign.cases import Case, collect, stored, tenth
 from tests.foreign.judging import judge_all
 from tests.foreign.table import dump, read, versions
@@ -22,8 +23,8 @@ def cases() -> list[Case]:
     return collect()
 
 
-def require(verdicts: Sequence[Verdict]) -> None:
-    """No case failed, and what the table says has passed still passes.
+def require(verdicts: Sequence[Verdict], undefined: Collection[str] = ()) -> None:
+    """No case failed, and what the table says has passed still passes, where ONNX says what must come out.
 
     The other way round does not hold: what ONNX Runtime supports also depends on the machine (locales, kernels).
     """
@@ -31,12 +32,20 @@ def require(verdicts: Sequence[Verdict]) -> None:
     assert not failed, "\n".join(failed)
     for_versions, told = read()
     if for_versions == versions():
-        lost = [f"{each.name}: {each.what}" for each in verdicts if told[each.name] == PASSED != each.what]
+        lost = [
+            f"{each.name}: {each.what}"
+            for each in verdicts
+            if told[each.name] == PASSED != each.what and not (each.what == WRONG and each.name in undefined)
+        ]
         assert not lost, "run `python -m tests.foreign` and look at the difference:\n" + "\n".join(lost)
 
 
+def undefined_among(cases: Sequence[Case]) -> set[str]:
+    return {case.name for case in cases if is_beyond(case)}
+
+
 def test_a_tenth_of_the_cases(cases) -> None:
-    require(judge_all(tenth(cases), most=4))
+    require(judge_all(tenth(cases), most=4), undefined_among(cases))
 
 
 def test_the_table_is_of_all_cases_and_adds_up(cases) -> None:
@@ -47,9 +56,26 @@ def test_the_table_is_of_all_cases_and_adds_up(cases) -> None:
     assert set(told.values()) == {PASSED, REFUSED, WRONG}
 
 
+def test_only_casts_to_integers_that_do_not_hold_the_number_are_undefined(cases) -> None:
+    small = {f"{given}_to_{to}" for given in ("FLOAT", "FLOAT16") for to in ("INT4", "UINT4", "INT2", "UINT2")}
+    names = {f"test_{name}" for each in small for name in (f"cast_{each}", f"castlike_{each}")}
+    assert undefined_among(cases) == names | {f"{name}_expanded" for name in names if "castlike" in name}
+
+
+def test_what_passed_once_and_is_wrong_now_is_told_unless_it_is_undefined(cases) -> None:
+    known = [Verdict("test_abs", WRONG), Verdict("test_cast_FLOAT_to_INT4", WRONG)]
+    if read()[0] != versions():
+        pytest.skip("the table is for other versions")
+    with pytest.raises(AssertionError, match="test_abs") as told:
+        require(known, undefined_among(cases))
+    assert "INT4" not in str(told.value)
+    with pytest.raises(AssertionError, match="INT4"):
+        require([Verdict("test_cast_FLOAT_to_INT4", REFUSED)], undefined_among(cases))
+
+
 @pytest.mark.system
 def test_all_of_them(cases) -> None:
-    require(judge_all(cases))
+    require(judge_all(cases), undefined_among(cases))
 
 
 @pytest.mark.system
