@@ -1,16 +1,19 @@
-"""What tests of several files begin with: a folder, a llama of random numbers on disk, a graph for an accelerator,
-a bundle to install."""
+"""What tests of several files begin with: a folder, a llama of random numbers on disk and what it costs, so many cores,
+a graph for an accelerator, a bundle to install."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
 
 from ruvcompile.lower.weights import WeightStore
+from ruvrun.costs import load_costs
 from tests.checkpoints import CONFIGS, Tensors, random_tensors, write_directory
 from tests.compiler.accelerators import detecting
+from tests.compiler.builds import build, write_costs
 from tests.installs import Installed, write_bundle
 from tests.models import write_tiny_gguf
 
@@ -30,6 +33,28 @@ def store(folder: Path) -> WeightStore:
 def model(folder: Path) -> Path:
     """A decoder of random numbers, in one file."""
     return write_tiny_gguf(folder / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def two_cores() -> Iterator[None]:
+    """Two nodes on this machine get one thread each, whatever machine this is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ruvcompile.compile.cores", lambda: 2)
+        patch.setattr("ruvcompile.compile.allowed", lambda: {0, 1})
+        yield
+
+
+@pytest.fixture
+def three_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of three nodes may have a core of its own."""
+    monkeypatch.setattr("ruvcompile.compile.allowed", lambda: {0, 1, 2})
+
+
+@pytest.fixture(scope="module")
+def costs(two_cores: None, model: Path, folder: Path) -> Path:
+    """Rows of this model for one thread; every unit costs 1 ms."""
+    build(model, folder / "measured")
+    return write_costs(folder / "even.toml", load_costs(folder / "measured" / "costs.toml"), {})
 
 
 @pytest.fixture(scope="session")
