@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ruvcompile.configuration import not_in_this_version, read_configuration, unknown_keys
+from ruvcompile.configuration import not_in_this_version
 from ruvcompile.errors import InputError, RuvError, UsageError, did_you_mean, raise_all
 from ruvcompile.fleet import Fleet, FleetNode, Link, load_fleet, make_fleet
-from ruvcompile.spelled import is_text, listed, pythons, shapes
+from ruvcompile.option_file import FILE, LATER, read_options
+from ruvcompile.spelled import dashed, is_text, listed, pythons, shapes
 from ruvrun.backends import KV_TYPES, PRECISIONS
 
-FILE = "ruvcompile.toml"
 KEYS_DIR = "fleet.keys"
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "quant": ("auto", "none", "fp16", "int8", "int4", "int2"),
@@ -31,7 +31,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "backend": ("auto", "onnxruntime", "openvino"),
     "objective": ("throughput", "latency"),
 }
-LATER = ("sign", "allow_download")
 DEFAULTS: Mapping[str, Any] = {
     "nodes": "1",
     "quant": "auto",
@@ -112,7 +111,7 @@ def resolve(flags: Mapping[str, Any], directory: Path = Path()) -> Options:
     problems: list[RuvError] = [not_in_this_version(_flag(key)) for key in LATER if asked.get(key)]
     fleet, defaults = _fleet(asked, problems)
     chosen = {key: asked.get(key, default) for key, default in DEFAULTS.items() if key != "nodes"}
-    defaults += [(_dashed(key), str(value)) for key, value in chosen.items() if key not in asked]
+    defaults += [(dashed(key), str(value)) for key, value in chosen.items() if key not in asked]
     asked |= chosen
     problems += _check(asked)
     sizes = shapes(asked.get("shape", ()), problems)
@@ -141,9 +140,9 @@ def _merge(flags: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for key, value in flags.items():
         if value == "" and key != "model":  # an unset variable of a script, and the default would be taken
             told = f"{'-o' if key == 'output' else _flag(key)} says nothing"
-            raise UsageError(f"{_dashed(key)}-missing", told, hint="leave it out for the default")
+            raise UsageError(f"{dashed(key)}-missing", told, hint="leave it out for the default")
     given = {key: value for key, value in flags.items() if value is not False and value not in (None, (), "")}
-    configured = _read_file(path) if os.path.lexists(path) else {}
+    configured = read_options(path) if os.path.lexists(path) else {}
     aside: tuple[str, ...] = ()
     if "fleet" in given:
         aside = ("target", "nodes")
@@ -169,18 +168,18 @@ def _check(asked: Mapping[str, Any]) -> list[RuvError]:
         value = asked.get(key, known[0])
         if value not in known:
             hint = did_you_mean(str(value), known)
-            problems.append(UsageError(f"{_dashed(key)}-unknown", f"unknown {_flag(key)} {value!r}", hint=hint))
+            problems.append(UsageError(f"{dashed(key)}-unknown", f"unknown {_flag(key)} {value!r}", hint=hint))
     for key, says in (("users", "for whom"), ("max_tokens", "what answers")):
         if key in asked and not asked.get("simulate"):
             told = f"{_flag(key)} says {says} to simulate"
-            problems.append(UsageError(f"{_dashed(key)}-alone", told, hint="add --simulate"))
+            problems.append(UsageError(f"{dashed(key)}-alone", told, hint="add --simulate"))
     for key in ("stages", "replicas", "context", "streams", "prompt_tokens", "users", "max_tokens"):
         value = asked.get(key, 1)
         most = MOST_USERS if key == "streams" else _MOST
         if type(value) is not int or not 1 <= value <= most:
             too = f"more than {most}" if type(value) is int and value > most else "not 1 or more"
             told = f"{_flag(key)} {value} is {too}"
-            problems.append(UsageError(f"{_dashed(key)}-invalid", told, hint="give a number"))
+            problems.append(UsageError(f"{dashed(key)}-invalid", told, hint="give a number"))
     if type(users := asked.get("users", 1)) is int and users > MOST_USERS:
         told = f"--users {users} is more than a simulation is for, {MOST_USERS}"
         problems.append(UsageError("users-invalid", told, hint="simulate a part of the fleet, for its part of them"))
@@ -197,54 +196,6 @@ def _check_paths(asked: Mapping[str, Any]) -> list[RuvError]:
     for file in [*listed(asked.get("costs", ())), *([asked["inputs"]] if "inputs" in asked else [])]:
         if not Path(file).is_file():
             problems.append(InputError("file-missing", f"no file {file}", hint="check the path"))
-    return problems
-
-
-NAMES = (
-    *("model", "target", "nodes", "fleet", "stages", "replicas", "cut", "quant", "kv_type", "context", "streams"),
-    *("prompt_tokens", "objective", "inputs", "shape", "costs", "name", "new_keys", "output", "targets_dir"),
-    *("activations", "precision", "link_type", "backend", "wheels", "simulate", "users", "max_tokens", *LATER),
-)
-
-
-# Kinds of the values in the file, those of numbers aside, which are checked wherever they come from.
-_TEXT, _TEXTS = (str,), (str, list)
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("model", "target", "fleet", "quant", "kv_type", "objective", "inputs", "name"), _TEXT),
-    **dict.fromkeys(("output", "targets_dir", "activations", "precision", "link_type", "backend"), _TEXT),
-    **dict.fromkeys(("cut", "costs", "wheels"), _TEXTS),
-    "nodes": (int, *_TEXTS),
-    "shape": (dict, *_TEXTS),
-    **dict.fromkeys(("new_keys", "simulate"), (bool,)),
-}
-_SHOWN = {str: "text in quotes", list: "a list of them", int: "a whole number", dict: "a table", bool: "true or false"}
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    raw = {key.replace("-", "_"): value for key, value in read_configuration(path, "configuration").items()}
-    raise_all([*unknown_keys(raw, NAMES, str(path)), *_wrong_kinds(raw, path)])
-    if isinstance(raw.get("nodes"), list):
-        raw["nodes"] = ",".join(map(str, raw["nodes"]))
-    for key in ("model", "fleet", "inputs", "output", "targets_dir"):
-        if key in raw:
-            raw[key] = str(path.parent / str(raw[key]))
-    if "costs" in raw:
-        raw["costs"] = [str(path.parent / entry) for entry in listed(raw["costs"])]
-    return raw
-
-
-def _wrong_kinds(raw: Mapping[str, Any], path: Path) -> list[RuvError]:
-    problems: list[RuvError] = []
-    for key, kinds in _KINDS.items():
-        if key not in raw:
-            continue
-        value = raw[key]
-        right = type(value) in kinds and value not in ("", [])  # else the default would be taken
-        if not right or (isinstance(value, list) and not all(isinstance(entry, str) for entry in value)):
-            hint = f"it is {' or '.join(_SHOWN[kind] for kind in kinds)}"
-            problems.append(
-                InputError("configuration-wrong", f"{path}: {_dashed(key)} = {value!r} is not right", hint=hint)
-            )
     return problems
 
 
@@ -284,11 +235,7 @@ def _model_hint(name: str) -> str:
 
 
 def _flag(key: str) -> str:
-    return "--" + _dashed(key)
+    return "--" + dashed(key)
 
 
-def _dashed(key: str) -> str:
-    return key.replace("_", "-")
-
-
-__all__ = ["KEYS_DIR", "NAMES", "Fleet", "FleetNode", "Link", "Options", "resolve"]
+__all__ = ["KEYS_DIR", "Fleet", "FleetNode", "Link", "Options", "resolve"]

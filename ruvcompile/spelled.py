@@ -14,6 +14,11 @@ def listed(value: Any) -> list[str]:
     return [entry for entry in value.split(",") if entry] if isinstance(value, str) else list(value)
 
 
+def dashed(key: str) -> str:
+    """The name of an option as a person types it."""
+    return key.replace("_", "-")
+
+
 def is_text(path: str) -> bool:
     """Whether the bytes of a path are UTF-8."""
     try:
