@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ruvcompile.contract import Contents
 from ruvcompile.disk import check_copies
-from ruvcompile.emit import Contents, write_build
+from ruvcompile.emit import write_build
 from ruvcompile.front import Front
 from ruvcompile.lower.sheet import Keyed
 from ruvcompile.lower.weights import WeightStore

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from ruvcompile.contract import Contents
 from ruvcompile.disk import check_copies
-from ruvcompile.emit import Contents, write_build
+from ruvcompile.emit import write_build
 from ruvcompile.errors import IntegrityError, MachineError
 from ruvcompile.load import load
 from ruvcompile.lower.sheet import Keyed
