@@ -1,18 +1,15 @@
 """Reads the header of the GGUF container: metadata, and the table of tensors.
 
 A GGUF file is a header (magic, version, counts), key/value metadata, a table of tensors (name, sizes, type,
-offset) and then the tensors' data, aligned. The header is walked here, over a memory map, and every length in
-it is checked against the bytes that are left before anything is read or allocated: a damaged or hostile file
-costs an error, not the machine's memory. (The ``gguf`` package's reader makes several arrays per metadata
-element, 2 s and 160 MB for a vocabulary of 49,152, and trusts the lengths.) No tensor is read here; that is
-``gguf_data``.
+offset) and then the tensors' data, aligned. The header is walked here, over a memory map, through ``gguf_bytes``,
+which trusts no length. (The ``gguf`` package's reader makes several arrays per metadata element, 2 s and 160 MB
+for a vocabulary of 49,152, and trusts the lengths.) No tensor is read here; that is ``gguf_data``.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +19,12 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ruvcompile.errors import InputError
+from ruvcompile.load.gguf_bytes import GgufBytes
 from ruvcompile.load.stored import Stamp, stamp_of
 
 Type = GGMLQuantizationType
 
+MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_DIMS = 4
 MAX_NESTING = 4
@@ -132,8 +131,8 @@ def open_gguf(path: Path, named_as: str) -> GgufFile:
     """
     try:
         with path.open("rb") as stream:
-            start = stream.read(4)
-            if start != b"GGUF":
+            start = stream.read(len(MAGIC))
+            if start != MAGIC:
                 raise InputError(
                     "gguf-not",
                     f"{named_as} is not a GGUF file",
@@ -153,17 +152,15 @@ def open_gguf(path: Path, named_as: str) -> GgufFile:
 
 
 class _Walk:
-    """One pass over a header: ``at`` is the next byte, and ``_take`` alone moves it."""
+    """One pass over a header, from behind its magic on."""
 
     def __init__(self, data: mmap.mmap, path: Path, named_as: str) -> None:
-        self.data = data
         self.path = path
         self.named_as = named_as
-        self.size = len(data)
-        self.at = 4
+        self.bytes = GgufBytes(data, named_as, at=len(MAGIC))
 
     def file(self) -> GgufFile:
-        (version,) = self._numbers("I", 1, "the version")
+        (version,) = self.bytes.numbers("I", 1, "the version")
         if version not in VERSIONS:
             swapped = version in (2 << 24, 3 << 24)
             raise InputError(
@@ -172,13 +169,13 @@ class _Walk:
                 context=[f"this reads little-endian files of version {' and '.join(map(str, VERSIONS))}"],
                 hint="convert it again with a current converter",
             )
-        tensors, pairs = self._numbers("Q", 2, "the counts")
+        tensors, pairs = self.bytes.numbers("Q", 2, "the counts")
         metadata: dict[str, Any] = {}
         for number in range(pairs):
-            key = self._string(f"metadata key {number} of {pairs}")
+            key = self.bytes.string(f"metadata key {number} of {pairs}")
             if key in metadata:
-                raise self._damaged(f"metadata key {key!r} stands there twice")
-            (kind,) = self._numbers("I", 1, f"the type of {key!r}")
+                raise self.bytes.damaged(f"metadata key {key!r} stands there twice")
+            (kind,) = self.bytes.numbers("I", 1, f"the type of {key!r}")
             metadata[key] = self._value(kind, key, 0)
         if isinstance(metadata.get("split.count"), int) and metadata["split.count"] > 1:
             raise InputError(
@@ -190,15 +187,15 @@ class _Walk:
         return GgufFile(self.path, self.named_as, metadata, self._place(entries, metadata))
 
     def _entry(self, number: int, total: int) -> StoredTensor:
-        name = self._string(f"the name of tensor {number} of {total}")
-        (dims,) = self._numbers("I", 1, f"tensor {name}")
+        name = self.bytes.string(f"the name of tensor {number} of {total}")
+        (dims,) = self.bytes.numbers("I", 1, f"tensor {name}")
         if not 1 <= dims <= MAX_DIMS:
-            raise self._damaged(f"tensor {name} has {dims} dimensions")
-        shape = tuple(reversed(self._numbers("Q", dims, f"tensor {name}")))
+            raise self.bytes.damaged(f"tensor {name} has {dims} dimensions")
+        shape = tuple(reversed(self.bytes.numbers("Q", dims, f"tensor {name}")))
         if 0 in shape:
-            raise self._damaged(f"tensor {name} is empty")
-        (kind,) = self._numbers("I", 1, f"tensor {name}")
-        (offset,) = self._numbers("Q", 1, f"tensor {name}")
+            raise self.bytes.damaged(f"tensor {name} is empty")
+        (kind,) = self.bytes.numbers("I", 1, f"tensor {name}")
+        (offset,) = self.bytes.numbers("Q", 1, f"tensor {name}")
         type_ = next((known for known in BITS if known.value == kind), None)
         if type_ is None:
             named = next((known.name for known in Type if known.value == kind), f"number {kind}")
@@ -210,66 +207,35 @@ class _Walk:
             )
         block, width = GGML_QUANT_SIZES[type_]
         if shape[-1] % block:
-            raise self._damaged(f"rows of tensor {name} are {shape[-1]} long, not whole blocks of {block}")
+            raise self.bytes.damaged(f"rows of tensor {name} are {shape[-1]} long, not whole blocks of {block}")
         return StoredTensor(name, type_, shape, offset, math.prod(shape) // block * width)
 
     def _place(self, entries: list[StoredTensor], metadata: Mapping[str, Any]) -> dict[str, StoredTensor]:
         align = metadata.get("general.alignment", 32)
         if not isinstance(align, int) or align <= 0 or align & (align - 1):
-            raise self._damaged(f"its alignment {align!r} is not a power of two")
-        start = -(-self.at // align) * align
+            raise self.bytes.damaged(f"its alignment {align!r} is not a power of two")
+        start = -(-self.bytes.at // align) * align
         placed: dict[str, StoredTensor] = {}
         for entry in entries:
             offset = start + entry.offset
             if entry.name in placed:
-                raise self._damaged(f"tensor {entry.name} stands there twice")
+                raise self.bytes.damaged(f"tensor {entry.name} stands there twice")
             if entry.offset % align:
-                raise self._damaged(f"tensor {entry.name} is not aligned")
-            if offset + entry.nbytes > self.size:
-                raise self._truncated(f"the data of tensor {entry.name}", offset + entry.nbytes)
+                raise self.bytes.damaged(f"tensor {entry.name} is not aligned")
+            if offset + entry.nbytes > self.bytes.size:
+                raise self.bytes.truncated(f"the data of tensor {entry.name}", offset + entry.nbytes)
             placed[entry.name] = StoredTensor(entry.name, entry.type, entry.shape, offset, entry.nbytes)
         return placed
 
     def _value(self, kind: int, key: str, depth: int) -> Any:
         if kind in _SCALARS:
-            return self._numbers(_SCALARS[kind], 1, repr(key))[0]
+            return self.bytes.numbers(_SCALARS[kind], 1, repr(key))[0]
         if kind == _STRING:
-            return self._string(repr(key))
+            return self.bytes.string(repr(key))
         if kind != _ARRAY or depth > MAX_NESTING:
-            raise self._damaged(f"metadata key {key!r} has a value of unknown type {kind}")
-        (inner,) = self._numbers("I", 1, repr(key))
-        (length,) = self._numbers("Q", 1, repr(key))
+            raise self.bytes.damaged(f"metadata key {key!r} has a value of unknown type {kind}")
+        (inner,) = self.bytes.numbers("I", 1, repr(key))
+        (length,) = self.bytes.numbers("Q", 1, repr(key))
         if inner in _SCALARS:
-            return list(self._numbers(_SCALARS[inner], length, repr(key)))
+            return list(self.bytes.numbers(_SCALARS[inner], length, repr(key)))
         return [self._value(inner, key, depth + 1) for _ in range(length)]
-
-    def _string(self, what: str) -> str:
-        (length,) = self._numbers("Q", 1, what)
-        raw = self.data[self._take(length, what) : self.at]
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError:
-            raise self._damaged(f"{what} is not UTF-8 text") from None
-
-    def _numbers(self, code: str, count: int, what: str) -> tuple[Any, ...]:
-        # The byte count is checked before struct sees the format, so a huge count allocates nothing.
-        start = self._take(struct.calcsize("<" + code) * count, what)
-        return struct.unpack_from(f"<{count}{code}", self.data, start)
-
-    def _take(self, count: int, what: str) -> int:
-        start = self.at
-        if count > self.size - start:
-            raise self._truncated(what, start + count)
-        self.at = start + count
-        return start
-
-    def _truncated(self, what: str, wanted: int) -> InputError:
-        return InputError(
-            "gguf-truncated",
-            f"{self.named_as} is truncated: it ends within {what}",
-            context=[f"it has {self.size:,} bytes and would need at least {wanted:,}"],
-            hint="download or copy it again",
-        )
-
-    def _damaged(self, what: str) -> InputError:
-        return InputError("gguf-damaged", f"{self.named_as} is damaged: {what}", hint="download or copy it again")
