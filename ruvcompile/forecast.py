@@ -34,6 +34,19 @@ class StageForecast:
     step_ms: Curve
     chunk_ms: Curve
 
+    def ms(self, rows: int, tokens: int) -> float:
+        """A step of ``rows`` sequences that decode and of ``tokens`` of a prompt.
+
+        Where it has both, each token of the prompt adds what one more adds to a small chunk.
+        """
+        if not tokens:
+            return self.step_ms(rows)
+        if not rows:
+            return self.chunk_ms(tokens)
+        (least, one), (more, other) = (*self.chunk_ms.points, *self.chunk_ms.points)[:2]
+        token = (other - one) / (more - least) if more > least else one / least
+        return self.step_ms(rows) + max(0.0, token) * tokens
+
 
 @dataclass(frozen=True)
 class HopForecast:
@@ -53,11 +66,15 @@ class PipelineForecast:
     """Stages in order; ``hops`` has one more: head to first stage, between stages, last stage to head.
 
     ``pool`` is what its sequences share where all stages have their space in blocks: then more of them are at work.
+    ``beside`` is the largest chunk of a prompt while groups of 1, 2, ... rows decode (of larger ones the last; where it
+    is empty, as when nobody does); with ``ragged`` it goes in their step.
     """
 
     stages: tuple[StageForecast, ...]
     hops: tuple[HopForecast, ...]
     pool: Pool | None = None
+    beside: tuple[int, ...] = ()
+    ragged: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,8 +82,8 @@ class Forecast:
     """The whole fleet: pipelines that serve the same model, and the head that feeds them all.
 
     ``head_ms`` is the head's work per step over rows; ``head_node`` the node whose cores do it. ``streams`` sequences
-    of ``context`` tokens fit each pipeline; ``chunk`` tokens of a prompt go into one step. ``decoder`` is False for any
-    other graph, whose calls are steps of one row.
+    of ``context`` tokens fit each pipeline; ``chunk`` tokens of a prompt go into one step while nobody decodes.
+    ``decoder`` is False for any other graph, whose calls are steps of one row.
     """
 
     pipelines: tuple[PipelineForecast, ...]

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs them: formatting, lint, types, import direction, tests.
 #     ./tests/run.sh [--system] [--reboot] [--reference] [--all] [-- PYTEST ARGUMENTS]
-# --system adds the tests that take long, or need more of the machine than most; --reboot those that start an emulated
-# computer; --reference those that compare with transformers, for which it makes an environment with torch (1.2 GB, once);
-# --all is all of them.
+# --system adds the tests that take long, or need more of the machine than most, and runs all in two processes;
+# --reboot those that start an emulated computer; --reference those that compare with transformers, for which it makes
+# an environment with torch (1.2 GB, once); --all is all of them.
 # All that is assumed is python3 with venv and pip. A second run installs and fetches nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,10 +22,11 @@ while [ $# -gt 0 ]; do
     shift
 done
 selected=()
+[ -z "$system" ] || selected=(-n 2 --dist loadgroup)
 case "$system,$reboot" in
-    yes,yes) selected=(-m "") ;;
-    yes,) selected=(-m "not boots") ;;
-    ,yes) selected=(-m "not system or boots") ;;
+    yes,yes) selected+=(-m "") ;;
+    yes,) selected+=(-m "not boots") ;;
+    ,yes) selected+=(-m "not system or boots") ;;
 esac
 
 . examples/environment.sh

@@ -6,8 +6,8 @@
     python two_nodes.py users16           16 streams against one; users16-ov on OpenVINO
     python two_nodes.py users32           32 streams against one; users32-ov on OpenVINO
 
-The head and the load share core 0 with stage 0 (or the only stage); stage 1 has core 1. Where there are many streams,
-each pipeline was built for as many: where a cut is best depends on the rows of a step.
+The head and the load share core 0 with stage 0 (or the only stage); stage 1 has core 1. Each pipeline was built for as
+many streams as it is measured with: where a cut is best depends on the rows of a step.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from built import bench, build, build_for, busy
+from built import bench, build_for, busy
 from harness import (
     Benchmark,
     Options,
@@ -58,19 +57,10 @@ CASES = {
 }
 
 
-def manifests(case: Case, backend: str, cpus: Sequence[int], *, reuse: bool) -> tuple[Path, Path]:
-    """The pipeline of two stages and that of one."""
-    if case.two <= 2:
-        return build("two-stages", cpus, reuse=reuse), build("one-stage", cpus[:1], reuse=reuse)
-    return (
-        build_for(backend, cpus, case.two, reuse=reuse),
-        build_for(backend, cpus[:1], case.one, reuse=reuse),
-    )
-
-
 def measure(case: Case, backend: str, cpus: Sequence[int], options: Options) -> tuple[Pairs, dict[str, Any]]:
     """Pairs of tokens/s, and what the stages did in the last of them."""
-    two, one = manifests(case, backend, cpus, reuse=options.reuse)
+    two = build_for(backend, cpus, case.two, reuse=options.reuse)
+    one = build_for(backend, cpus[:1], case.one, reuse=options.reuse)
     last: dict[str, Any] = {}
 
     def a() -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ruvcompile.forecast import Curve, Forecast, PipelineForecast, StageForecast
-from ruvcompile.partition import Stage
+from ruvcompile.plan.figures import expected_of
 from ruvcompile.plan.judge import Judge
 from ruvcompile.plan.memory import CHUNK
 from ruvcompile.plan.nodes import Member
@@ -13,6 +13,7 @@ from ruvcompile.plan.shapes import Solution
 from ruvcompile.plan.tasks import Desk
 from ruvcompile.plan.times import chunk_ms, hops_of, stage_times
 from ruvrun.backends import at_work, shared_by
+from ruvrun.pipeline.chunks import prompts_beside
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _ALL_STREAMS = 16
@@ -26,10 +27,7 @@ def forecast_of(desk: Desk, solution: Solution, source: str) -> Forecast:
     rows = [each for each in _ROWS if each <= most]
     if most not in rows:
         rows.append(most)
-    pipelines = tuple(
-        _pipeline(desk, solution, stages, members, rows)
-        for stages, members in zip(solution.pipelines, solution.members, strict=True)
-    )
+    pipelines = tuple(_pipeline(desk, solution, number, rows) for number in range(len(solution.pipelines)))
     return Forecast(
         pipelines,
         head_node=desk.room.head.name,
@@ -50,9 +48,8 @@ def rates_of(desk: Desk, solution: Solution) -> tuple[tuple[int, float], ...]:
     return tuple((count, judge.rate_of(solution, count)) for count in counts)
 
 
-def _pipeline(
-    desk: Desk, solution: Solution, stages: tuple[Stage, ...], members: Sequence[Member], rows: Sequence[int]
-) -> PipelineForecast:
+def _pipeline(desk: Desk, solution: Solution, number: int, rows: Sequence[int]) -> PipelineForecast:
+    stages, members = solution.pipelines[number], solution.members[number]
     steps = [stage_times(desk, solution, stages, each) for each in rows]
     tokens = _TOKENS if desk.facts.decoder else ()
     found = []
@@ -60,9 +57,16 @@ def _pipeline(
         curve = tuple((float(each), times[place]) for each, times in zip(rows, steps, strict=True))
         chunks = tuple((float(each), chunk_ms(desk, solution, stages, place, each, 0)) for each in tokens)
         found.append(StageForecast(member.name, Curve(curve), Curve(chunks or ((1.0, 0.0),))))
+    hops = tuple(hops_of(desk, stages, members))
+    if not desk.facts.decoder:
+        return PipelineForecast(tuple(found), hops)
     share = -(-solution.streams // solution.shape.replicas)
-    pool = shared_by(_backends(members), desk.facts.context, share) if desk.facts.decoder else None
-    return PipelineForecast(tuple(found), tuple(hops_of(desk, stages, members)), pool)
+    backends = _backends(members)
+    expected = [expected_of(desk, solution, number, place) for place in range(len(stages))]
+    beside, ragged = prompts_beside(backends, expected)
+    return PipelineForecast(
+        tuple(found), hops, shared_by(backends, desk.facts.context, share), beside=beside, ragged=ragged
+    )
 
 
 def _backends(members: Sequence[Member]) -> set[str]:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from ruvcompile.forecast import PipelineForecast
 
 HEAD = -1
+_ROW_BITS = 20
+"""More rows than a step ever has."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Ring:
         self._decoder = decoder
         self._spans = spans
         self._senders = (head_node, *(stage.node for stage in pipeline.stages))
-        self._ways: tuple[dict[int, _Way], dict[int, _Way]] = {}, {}
+        self._ways: dict[int, _Way] = {}
         self._beside_head = [
             2 * stage + 1 for stage, expected in enumerate(pipeline.stages) if expected.node == head_node
         ]
@@ -90,14 +92,14 @@ class Ring:
         """Nobody has anything to do."""
         self._free = [now] * (2 * len(self._pipeline.stages) + 1)
 
-    def send(self, now: float, count: int, decode: bool) -> float:
-        """A step of ``count`` tokens leaves the head now; when its result is there."""
-        way = self._ways[decode].get(count) or self._way(count, decode)
+    def send(self, now: float, rows: int, tokens: int) -> float:
+        """A step of ``rows`` that decode and ``tokens`` of a prompt leaves the head now; when its result is there."""
+        way = self._ways.get(tokens << _ROW_BITS | rows) or self._way(rows, tokens)
         way.taken += 1
         if self._beside_head:
             self._lend()
         if self._spans is not None:
-            self._note(now, way, count, decode)
+            self._note(now, way, rows, tokens)
         free = self._free
         at = now
         for server, takes, latency in way.visits:
@@ -118,7 +120,7 @@ class Ring:
     def busy(self) -> tuple[float, ...]:
         """How long each stage worked, in ms, the head's work in its place included."""
         busy = list(self._lost)
-        for way in (*self._ways[False].values(), *self._ways[True].values()):
+        for way in self._ways.values():
             for server, takes, _ in way.visits:
                 if server % 2:
                     busy[server // 2] += takes * way.taken
@@ -130,7 +132,7 @@ class Ring:
             self._free[server] += self._lent[server]
             self._lent[server] = 0.0
 
-    def _way(self, count: int, decode: bool) -> _Way:
+    def _way(self, rows: int, tokens: int) -> _Way:
         """Where a step of a kind goes, remembered: curves are asked once for each number of tokens.
 
         A link that a step takes no time on is no server, only a latency of what comes before it.
@@ -138,22 +140,23 @@ class Ring:
         stages, hops = self._pipeline.stages, self._pipeline.hops
         visits: list[tuple[int, float, float]] = []
         for number, hop in enumerate(hops):
-            carried = count if decode or number < len(stages) else 1  # of a prompt, at most one token comes back
+            # Of a prompt, at most one token comes back.
+            carried = rows + (tokens if number < len(stages) else min(tokens, 1))
             takes = hop.ms_per_byte * hop.bytes_per_row * carried
             if takes or not visits:
                 visits.append((2 * number, takes, hop.latency_ms))
             else:
                 visits[-1] = (*visits[-1][:2], hop.latency_ms)  # a stage, whose own latency is none
             if number < len(stages):
-                curve = stages[number].step_ms if decode else stages[number].chunk_ms
-                visits.append((2 * number + 1, curve(count), 0.0))
-        way = self._ways[decode][count] = _Way(visits)
+                visits.append((2 * number + 1, stages[number].ms(rows, tokens), 0.0))
+        way = self._ways[tokens << _ROW_BITS | rows] = _Way(visits)
         return way
 
-    def _note(self, now: float, way: _Way, count: int, decode: bool) -> None:
+    def _note(self, now: float, way: _Way, rows: int, tokens: int) -> None:
         """Who works when on a step that leaves now; a message on a link does until it has arrived."""
         assert self._spans is not None
-        what = "call" if not self._decoder else "decode" if decode else "prompt"
+        what = "call" if not self._decoder else "decode" if rows else "prompt"
+        count = rows + tokens
         at = now
         for server, takes, latency in way.visits:
             begins = max(at, self._free[server])

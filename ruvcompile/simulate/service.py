@@ -157,15 +157,15 @@ class Service:
         """Send every step of a pipeline that may go, from a moment on; when the head is done with that."""
         next_step, send, events = pipeline.turns.next, pipeline.ring.send, self._events
         while (step := next_step()) is not None:
-            jobs, count, decode = step
+            jobs, rows, tokens = step
             if self._head_costs:
-                takes = self._head_ms(count if decode else 1)
-                self._work(at, takes, count)
+                takes = self._head_ms(rows + 1 if tokens else rows)
+                self._work(at, takes, rows + tokens)
                 at += takes
             self._steps += 1
             self._numbered += 1
-            back = send(at, count, decode)
-            heapq.heappush(events, (back, self._numbered, _RETURNED, (pipeline, pipeline.epoch, jobs, decode)))
+            back = send(at, rows, tokens)
+            heapq.heappush(events, (back, self._numbered, _RETURNED, (pipeline, pipeline.epoch, jobs, not tokens)))
         if pipeline.turns.waiting:
             self._crowded.add(pipeline)
         return at

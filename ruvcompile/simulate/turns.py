@@ -2,11 +2,11 @@
 
 They are the runtime's own (``ruvrun.engine``): those who decode in groups as equal as can be, neighbours by slot; no
 more decode steps in the ring than groups; whole groups before parts of one, then the one that has waited longest;
-prompts in chunks, the oldest request first, with a decode step between two chunks while anybody decodes and every stage
-has a step; and a window of twice as many steps as stages. Who lost what was computed has its prompt computed again, and
-then, one by one, the tokens that it has. The engine itself handles tokens, messages and numbers that a simulation has
-no use for. That both send the same steps at the same times is tested. (Where sequences share their space there are more
-rules, and the engine is taken itself: ``shared``.)
+prompts in chunks, the oldest request first, smaller ones and with a decode step between two while anybody decodes and
+every stage has a step; and a window of twice as many steps as stages. Who lost what was computed has its prompt
+computed again, and then, one by one, the tokens that it has. The engine itself handles tokens, messages and numbers
+that a simulation has no use for. That both send the same steps at the same times is tested. (Where sequences share
+their space there are more rules, and the engine is taken itself: ``shared``.)
 
 Measured with 2,000 requests of about 128 tokens to 40 nodes, four stages in each pipeline and eight streams, which are
 140,000 steps: with these rules a simulation takes 4.3 microseconds of a core for each step, with the engine's own
@@ -74,25 +74,30 @@ class Job:
         self.since = 0
 
 
-Step = tuple[list[Job], int, bool]
-"""The sequences it brings a token for; how many tokens it carries; whether it decodes."""
+Step = tuple[list[Job], int, int]
+"""The sequences it brings a token for; how many decode in it; how many tokens of a prompt it carries."""
 
 _SLOT = operator.attrgetter("slot")
 _NUMBER = operator.attrgetter("number")
 
 
 class Turns:
-    """The head's view of one pipeline of ``stages`` stages with ``streams`` slots; prompts go in ``chunk`` tokens, and
-    1, 2, ... sequences that decode form as many ``groups``.
+    """The head's view of one pipeline of ``stages`` stages with ``streams`` slots.
+
+    Prompts go in ``chunk`` tokens, while groups of 1, 2, ... rows decode in ``beside``; and 1, 2, ... sequences that
+    decode form as many ``groups``.
     """
 
     put_backs = waiting = 0
 
-    def __init__(self, stages: int, streams: int, chunk: int, groups: tuple[int, ...]) -> None:
+    def __init__(
+        self, stages: int, streams: int, chunk: int, groups: tuple[int, ...], beside: tuple[int, ...] = ()
+    ) -> None:
         self._stages, self._counts = stages, groups
         self._window = 2 * stages
         self._streams = streams
-        self._chunk = chunk
+        self._chunk = self._size = chunk
+        self._beside = beside
         self._running: dict[Job, None] = {}
         self.clear()
 
@@ -140,7 +145,7 @@ class Turns:
                 self._after_chunk = False
                 self._in_ring += 1
                 self._decode_steps += 1
-                return chosen, len(chosen), True
+                return chosen, len(chosen), 0
             if self._after_chunk and self._in_ring >= self._stages:
                 return None
         if not self._prompts:
@@ -148,17 +153,17 @@ class Turns:
         self._after_chunk = True
         self._in_ring += 1
         job = self._prompts[0]
-        left = job.prompt_left
-        if left > self._chunk + 1:  # a rest of one token joins the chunk before it
-            job.prompt_left = left - self._chunk
-            return [], self._chunk, False
+        left, size = job.prompt_left, self._size if self._decoding else self._chunk
+        if left > size + 1:  # a rest of one token joins the chunk before it
+            job.prompt_left = left - size
+            return [], 0, size
         self._prompts.popleft()
         job.prompt_left = 0
         if job.again:
             self._decodes(job)
-            return [], left, False
+            return [], 0, left
         job.due = True
-        return [job], left, False
+        return [job], 0, left
 
     def returned(self, jobs: list[Job], decode: bool, now: float, /) -> tuple[list[Job], list[Job]]:
         """The oldest step in the ring is back with a token for each of ``jobs``: whose tokens came, and who is done."""
@@ -219,6 +224,8 @@ class Turns:
         for number in range(groups):
             start, end = end, end + len(decoding) // groups + (number < len(decoding) % groups)
             self._groups.append(decoding[start:end])
+        if groups and self._beside:
+            self._size = self._beside[min(-(-len(decoding) // groups), len(self._beside)) - 1]
         self._stale = False
 
 
@@ -256,7 +263,7 @@ class Calls:
 
     def next(self) -> Step | None:
         """The next call to send, None where none may go now; it counts as sent."""
-        return ([self._new.popleft()], 1, True) if self._new else None
+        return ([self._new.popleft()], 1, 0) if self._new else None
 
     def returned(self, jobs: list[Job], _decode: bool, now: float, /) -> tuple[list[Job], list[Job]]:
         """A call is back, and done."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ruvcompile.forecast import Forecast, HopForecast, PipelineForecast, StageForecast
+from ruvcompile.forecast import Curve, Forecast, HopForecast, PipelineForecast, StageForecast
 from ruvcompile.plan.memory import CHUNK
 from ruvcompile.plan.pace import first_token_ms
 from ruvcompile.plan.times import chunks_of
@@ -40,6 +40,15 @@ def test_one_stage_and_one_user_is_a_sum() -> None:
     chunks = 0.75 + 256 * 0.1 + 2 + 3 * 5 + 600 * 0.25 + 0.1 + 2
     assert job.first == pytest.approx(chunks)
     assert job.done == pytest.approx(chunks + 9 * (0.75 + 0.1 + 2 + 10 + 0.1 + 2))
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "expected"), [(2, 0, 14.0), (0, 20, 9.0), (2, 20, 14.0 + 20 * 0.25), (1, 2, 12.0 + 2 * 0.25)]
+)
+def test_a_chunk_in_a_step_that_goes_anyway_adds_only_its_tokens(rows: int, tokens: int, expected: float) -> None:
+    chunks = Curve(((2, 4.5), (10, 6.5), (20, 9.0)))
+    assert StageForecast("a", line(10, 2), chunks).ms(rows, tokens) == pytest.approx(expected)
+    assert StageForecast("a", line(10, 2), Curve(((4, 1.0),))).ms(2, 8) == pytest.approx(16.0), "of one size, its mean"
 
 
 @given(

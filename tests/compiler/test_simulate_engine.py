@@ -22,7 +22,7 @@ from ruvrun.engine import Sequence as EngineSequence
 from ruvrun.engine.groups import groups_of
 from ruvrun.frames import Sampled, Sampling, Step
 from ruvrun.manifest.blocks import Pool, sequences_of
-from tests.compiler.forecasts import NEAR, NOTHING, line
+from tests.compiler.forecasts import NEAR, NOTHING, fleet, line, pipeline
 from tests.runtime.consistency import check
 
 CHUNK, CONTEXT, SIZE = 16, 64, 4
@@ -34,13 +34,12 @@ Away = tuple[float, float]
 
 def _takes(pipeline: PipelineForecast, place: int, step: Step, asked: Sequence[Asked]) -> float:
     """How long a step keeps a server busy: even places are links, odd ones stages."""
-    count = sum(seq.count for seq in step.seqs)
-    decode = all(seq.position >= asked[seq.id][1] for seq in step.seqs)
+    rows = sum(seq.position >= asked[seq.id][1] for seq in step.seqs)
+    tokens = sum(seq.count for seq in step.seqs) - rows
     if place % 2:
-        stage = pipeline.stages[place // 2]
-        return (stage.step_ms if decode else stage.chunk_ms)(count)
+        return pipeline.stages[place // 2].ms(rows, tokens)
     hop = pipeline.hops[place // 2]
-    carried = 1 if place == 2 * len(pipeline.stages) and not decode else count
+    carried = rows + (1 if tokens and place == 2 * len(pipeline.stages) else tokens)
     return hop.ms_per_byte * hop.bytes_per_row * carried
 
 
@@ -58,6 +57,8 @@ class Played:
             context=forecast.context,
             streams=streams,
             chunk=forecast.chunk,
+            beside=self.pipeline.beside,
+            ragged=self.pipeline.ragged,
             groups=groups_of([[stage.step_ms(rows) for rows in range(1, streams + 1)] for stage in stages]),
             pool=self.pipeline.pool,
         )
@@ -164,6 +165,8 @@ def drawn(random: np.random.Generator, stages: int, streams: int, pool: Pool | N
                     for _ in range(stages + 1)
                 ),
                 pool,
+                tuple(random.integers(2, CHUNK, int(random.integers(0, 4))).tolist()),
+                pool is not None and bool(random.integers(2)),
             ),
         ),
         "head",
@@ -188,7 +191,7 @@ def asked_of(random: np.random.Generator, requests: int, answer: int) -> list[As
 def test_every_token_comes_when_the_engine_says(
     shared: bool, stages: int, streams: int, requests: int, seed: int
 ) -> None:
-    """Where space is in blocks, those whose tokens come again, too."""
+    """Where space is in blocks, those whose tokens come again, too; and with chunks in the steps of others."""
     random = np.random.default_rng(seed)
     forecast = drawn(random, stages, streams, Pool(BLOCKS + int(random.integers(0, 20)), SIZE) if shared else None)
     asked = asked_of(random, requests, 60 if shared else 13)
@@ -228,6 +231,19 @@ def test_what_is_lost_is_computed_again_as_the_engine_does_it(
     assert [len(each) for each in found] == [len(each) for each in expected] == [answer for _, _, answer in asked]
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("beside", "ragged", "expected"),
+    [((), False, 4 + 61 * 0.5), ((16,), False, 4 * 4 + 61 * 0.5 + 3 * 10), ((16,), True, 61 * 0.5 + 4 * 10)],
+)
+def test_a_prompt_beside_one_who_decodes_goes_in_small_chunks_between_the_others_steps_or_in_them(
+    beside: tuple[int, ...], ragged: bool, expected: float
+) -> None:
+    """61 tokens in chunks of 16, the last of 13: from the end of the step that is at work when it comes, at 24.5 ms."""
+    only = replace(pipeline(line(10, 0), chunks=line(4, 0.5)), beside=beside, ragged=ragged)
+    (_, (first, _)), _ = by_simulation(fleet(only, streams=2), [(0.0, 1, 40), (15.0, 61, 2)])
+    assert first == pytest.approx(24.5 + expected)
 
 
 def test_more_are_at_work_than_were_planned_for_and_some_are_put_back() -> None:

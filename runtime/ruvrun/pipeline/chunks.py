@@ -14,11 +14,27 @@ every step costs beside them begins to weigh.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
+from ruvrun.backends import COPYING, RAGGED
 from ruvrun.manifest import Expected
 
 PATIENCE = 0.6
 LEAST = 8
+
+
+def prompts_beside(backends: AbstractSet[str], stages: Sequence[Expected | None]) -> tuple[tuple[int, ...], bool]:
+    """How prompts go beside those who decode, where people are served: ``beside`` and ``ragged`` of a scheduler.
+
+    A back end that cannot copy computes a prompt with other last digits where it is divided otherwise. There chunks are
+    of one size in any company, or company would be seen in the answer.
+
+    Args:
+        backends: of all stages of a pipeline.
+        stages: what the plan expects of each.
+    """
+    ragged = backends <= RAGGED
+    return chunks_beside(stages, ragged=ragged) if backends <= COPYING else (), ragged
 
 
 def chunks_beside(stages: Sequence[Expected | None], *, ragged: bool = False) -> tuple[int, ...]:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ruvrun.backends import COPYING, RAGGED, at_work, shared_by
+from ruvrun.backends import COPYING, at_work, shared_by
 from ruvrun.engine import Engine
 from ruvrun.engine.groups import groups_of
 from ruvrun.manifest import Manifest, Pipeline, Space
 from ruvrun.manifest.blocks import BLOCK
 from ruvrun.pipeline.calls import Calls
-from ruvrun.pipeline.chunks import chunks_beside
+from ruvrun.pipeline.chunks import prompts_beside
 from ruvrun.pipeline.driver import Driver
 from ruvrun.pipeline.ring import Ring
 from ruvrun.pipeline.sockets import largest_part, open_sockets
@@ -61,14 +61,14 @@ def engine_of(
     """The engine of one pipeline; arguments as for ``open_driver``.
 
     A back end that cannot copy computes a prompt with other last digits where it is divided otherwise. There no prompt
-    begins with another's, and chunks are of one size in any company, or company would be seen in the answer.
+    begins with another's.
 
     Sequences share their space where all stages have theirs in blocks. How many groups they form is as the plan's times
     say, where it has some of every stage.
     """
     backends = {manifest.stage[placed.stage].backend for placed in pipeline.stages}
-    copies, ragged = backends <= COPYING, serving and backends <= RAGGED
     expected = [manifest.plan.of(placed.node) for placed in pipeline.stages]
+    beside, ragged = prompts_beside(backends, expected) if serving else ((), False)
     streams = at_work(backends, space.streams)
     steps = [
         [ms for rows in range(1, streams + 1) if (ms := each.step_ms(rows)) is not None]
@@ -80,9 +80,9 @@ def engine_of(
         context=space.context,
         streams=streams,
         groups=groups_of(steps) if len(steps) == len(expected) else (),
-        beside=chunks_beside(expected, ragged=ragged) if serving and copies else (),
+        beside=beside,
         ragged=ragged,
         epoch=epoch,
-        reuse=BLOCK if (serving or reuse) and copies else 0,
+        reuse=BLOCK if (serving or reuse) and backends <= COPYING else 0,
         pool=shared_by(backends, space.context, space.streams),
     )
