@@ -1,8 +1,8 @@
 """The table of contents of the compiler: every step, in order.
 
 1. load       any supported file -> a program in canonical form, float weights, lazy
-2. passes     canonicalise the graph, make signed activations unsigned; quantise a decoder's weights, once, for all
-              nodes
+2. passes     canonicalise the graph, make signed activations unsigned, and signed weights such that a node may make
+              them unsigned; quantise a decoder's weights, once, for all nodes
 3. samples    inputs for a graph with open shapes, and the types of its inner tensors
 4. disk       is there room for what will be written
 5. measure    a cost row for every unit on every kind of node; nothing is run where the given tables hold them all

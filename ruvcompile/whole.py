@@ -23,6 +23,7 @@ from ruvcompile.passes.infer import Type, infer
 from ruvcompile.passes.inline import has_external, inline
 from ruvrun.elements import Array, Value
 from ruvrun.executors.graph import call, elements_of, to_ort
+from ruvrun.executors.sessions import open_exact
 from ruvrun.scratch import scratch_folder
 
 INLINE = 64 << 20
@@ -56,18 +57,9 @@ def open_session(model: ir.Model, *, threads: int = 0, optimise: bool = True, pr
     Raises:
         InputError: ``model-does-not-load``.
     """
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if not optimise:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if profile is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profile)
     try:
-        with _runnable(model, options) as source:
-            return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        with _runnable(model) as (source, folder):
+            return open_exact(source, lambda: _options(threads, optimise, profile, folder))
     except ERRORS as error:
         raise InputError(
             "model-does-not-load", "ONNX Runtime does not load this model", context=[first_line(error)], hint=_HINT
@@ -199,9 +191,27 @@ def _without_source(text: str) -> str:
 _HINT = "check that the file runs in ONNX Runtime by itself"
 
 
+def _options(threads: int, optimise: bool, profile: Path | None, folder: str | None) -> ort.SessionOptions:
+    """Those of ``open_session``; ``folder``: where weights lie that the model's bytes refer to."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+    if folder is not None:
+        options.add_session_config_entry(_EXTERNAL_FOLDER, folder)
+    return options
+
+
 @contextmanager
-def _runnable(model: ir.Model, options: ort.SessionOptions) -> Iterator[bytes | str]:
-    """What ``InferenceSession`` takes for ``model``: bytes, or the path of a file that lives as long as the block."""
+def _runnable(model: ir.Model) -> Iterator[tuple[bytes | str, str | None]]:
+    """What ``InferenceSession`` takes for ``model``: bytes, and the folder of weights that they refer to, if any; or
+    the path of a file that lives as long as the block.
+    """
     copy = model.clone() if has_external(model) else model  # which takes as long as all else where nodes are many
     weights = [value for graph in copy.graphs() for value in graph.initializers.values()]
     tensors = [value.const_value for value in weights if value.const_value is not None]
@@ -210,15 +220,14 @@ def _runnable(model: ir.Model, options: ort.SessionOptions) -> Iterator[bytes | 
     folder = _folder(stored)
     inline(copy, kept=() if size <= INLINE else set(weights))
     if size <= INLINE:
-        yield bytes(ir.to_proto(copy).SerializeToString())
+        yield bytes(ir.to_proto(copy).SerializeToString()), None
     elif folder is not None and size - sum(tensor.nbytes for tensor in stored) <= INLINE:
-        options.add_session_config_entry(_EXTERNAL_FOLDER, folder)
-        yield bytes(ir.to_proto(copy).SerializeToString())
+        yield bytes(ir.to_proto(copy).SerializeToString()), folder
     else:
         with scratch_folder("ruvcompile") as place:
             path = place / "model.onnx"
             ir.save(copy, path, external_data="weights.bin")
-            yield str(path)
+            yield str(path), None
 
 
 def _folder(stored: Collection[ir.ExternalTensor]) -> str | None:

@@ -16,10 +16,11 @@ from collections.abc import Callable
 
 from ruvcompile.errors import RuvError
 from ruvcompile.passes.canonicalise import canonicalise
+from ruvcompile.passes.turnable import turnable
 from ruvcompile.passes.unsigned import unsigned
 from ruvcompile.program import Program
 
-PASSES: tuple[Callable[[Program], Program], ...] = (canonicalise, unsigned)
+PASSES: tuple[Callable[[Program], Program], ...] = (canonicalise, unsigned, turnable)
 
 
 def run(program: Program) -> Program:

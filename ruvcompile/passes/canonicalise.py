@@ -30,6 +30,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ruvcompile.errors import InputError
+from ruvcompile.passes.edit import free, renamed
 from ruvcompile.passes.extract import functions_of
 from ruvcompile.passes.scope import all_nodes, reads
 from ruvcompile.program import Program
@@ -99,7 +100,7 @@ def _constant(node: ir.Node) -> ir.TensorProtocol | None:
     for name, attribute in node.attributes.items():
         if name == "value":
             # A tensor of its own, for it is about to get another name, and the source model shares this one.
-            return _renamed(attribute.as_tensor(), node.outputs[0].name or "")
+            return renamed(attribute.as_tensor(), node.outputs[0].name or "")
         if name in _CONSTANTS:
             return ir.tensor(np.array(attribute.value, dtype=_CONSTANTS[name]))
         if name in ("value_string", "value_strings"):
@@ -107,24 +108,6 @@ def _constant(node: ir.Node) -> ir.TensorProtocol | None:
             shape = [] if name == "value_string" else [len(text)]
             return ir.StringTensor([each.encode() for each in text], shape=ir.Shape(shape))
     return None
-
-
-def _renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """The same tensor under another name, as lazy as before."""
-    shape = ir.Shape(tensor.shape.numpy())
-    if isinstance(tensor, ir.ExternalTensor):
-        return ir.ExternalTensor(
-            tensor.location,
-            tensor.offset,
-            tensor.length,
-            tensor.dtype,
-            shape=shape,
-            name=name,
-            base_dir=tensor.base_dir,
-        )
-    if tensor.dtype == ir.DataType.STRING:
-        return ir.StringTensor(tensor.numpy(), shape=shape, name=name)
-    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=shape, name=name)
 
 
 def _remove_dead(model: ir.Model) -> None:
@@ -155,7 +138,7 @@ def _outputs_apart_from_weights(graph: ir.Graph) -> None:
         if not output.is_initializer() or tensor is None:
             continue
         name = output.name or ""
-        held = _renamed(tensor, _free(f"{name}/weight", taken))
+        held = renamed(tensor, free(f"{name}/weight", taken))
         weight = ir.Value(name=held.name, type=output.type, shape=output.shape, const_value=held)
         places = [index for index, each in enumerate(graph.outputs) if each is output]
         output.replace_all_uses_with(weight, replace_graph_outputs=True)
@@ -184,15 +167,5 @@ def _name_nodes(nodes: Iterable[ir.Node]) -> None:
             seen.add(node.name)
             continue
         first = next((output.name for output in node.outputs if output.name), "")
-        node.name = _free(node.name or f"{node.op_type}/{first}", taken)
+        node.name = free(node.name or f"{node.op_type}/{first}", taken)
         seen.add(node.name)
-
-
-def _free(name: str, taken: set[str | None]) -> str:
-    """``name``, or with the first of ``.2``, ``.3`` and so on that is not taken; it is taken from now on."""
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name}.{number}"
-    taken.add(free)
-    return free

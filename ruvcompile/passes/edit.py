@@ -1,4 +1,4 @@
-"""The moves of every rewriting of a graph: what made a value, a small weight, a value in the place of another."""
+"""The moves of every rewriting of a graph: what made a value, a weight, a value in the place of another, a name."""
 
 from __future__ import annotations
 
@@ -34,3 +34,31 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
     old.name = f"{name}/replaced"
     new.name, new.type, new.shape = name, new.type or kind, new.shape or shape
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """The same tensor under another name, as lazy as before."""
+    shape = ir.Shape(tensor.shape.numpy())
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=shape,
+            name=name,
+            base_dir=tensor.base_dir,
+        )
+    if tensor.dtype == ir.DataType.STRING:
+        return ir.StringTensor(tensor.numpy(), shape=shape, name=name)
+    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=shape, name=name)
+
+
+def free(name: str, taken: set[str | None]) -> str:
+    """``name``, or with the first of ``.2``, ``.3`` and so on that is not taken; it is taken from now on."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}.{number}"
+    taken.add(found)
+    return found
