@@ -22,7 +22,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 selected=()
-[ -z "$system" ] || selected=(-n 2 --dist loadgroup)
+[ -z "$system" ] || selected=(-n 2)
 case "$system,$reboot" in
     yes,yes) selected+=(-m "") ;;
     yes,) selected+=(-m "not boots") ;;

@@ -195,12 +195,19 @@ def test_a_bundle_as_an_image_has_no_key(machine: Machine, dist: Path, images: N
 
 
 def test_what_a_service_compiles_is_kept_by_whoever_runs_it(machine: Machine, dist: Path, images: None) -> None:
-    """The volume is the user's to write, though nobody said whose it is; and it is there for the next container."""
+    """The volume is the user's to write, though nobody said whose it is; and it is there for the next container.
+
+    They are started, and then asked how they ended: one that is attached to may have ended before, and is waited for
+    for ever.
+    """
     docker = dist / "deliver/docker"
     (service,) = [each for name, each in _services(docker).items() if name == "two"]
     machine.build(service["build"]["dockerfile"], service["image"], ".", docker)
     for script in ('touch "$RUVRUN_CACHE/made"', 'test -f "$RUVRUN_CACHE/made"'):
-        machine.run("docker-compose", "run", "--rm", "--no-deps", "--entrypoint", "sh", "two", "-c", script, cwd=docker)
+        line = ("run", "--detach", "--no-deps", "--entrypoint", "sh", "two", "-c", script)
+        container = machine.run("docker-compose", *line, cwd=docker).stdout.split()[-1]
+        assert machine.run("podman", "--remote", "wait", container).stdout.strip() == "0", script
+        machine.run("podman", "--remote", "rm", container)
 
 
 def _services(docker: Path) -> dict[str, Any]:
