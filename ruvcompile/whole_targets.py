@@ -23,7 +23,7 @@ from ruvcompile.errors import InputError, RuvError, did_you_mean
 from ruvcompile.fleet import HOST
 from ruvcompile.render import FILES, SUFFIX, NodeFacts, render_fleet, render_node
 from ruvcompile.targets import TEMPLATES, Target, load_target, target_names
-from ruvcompile.targets.nouns import FILE
+from ruvcompile.targets.nouns import FILE, HERE
 
 _STAGE = NodeFacts(
     model="model",
@@ -51,7 +51,8 @@ def check_targets(extra: Path | None = None) -> list[RuvError]:
     names = target_names(extra)
     problems: list[RuvError] = [
         InputError("target-missing-data", f"{folder} has no {FILE}", hint="a target is a folder with that file")
-        for folder in (sorted(extra.iterdir()) if extra else ())
+        for root in dict.fromkeys((extra, HERE))
+        for folder in (sorted(root.iterdir()) if root is not None and root.is_dir() else ())
         if folder.is_dir() and folder.name[0] not in "._" and not (folder / FILE).exists()
     ]
     for name, folder in names.items():

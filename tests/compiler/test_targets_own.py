@@ -65,6 +65,16 @@ def test_a_folder_without_data_is_found(own: Path) -> None:
     assert "mine has no target.toml" in str(told)
 
 
+def test_a_folder_without_data_is_found_where_the_command_is_given(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.move(own / "mine", own / "targets" / "mine")
+    monkeypatch.chdir(own)
+    assert check_targets() == []
+    (own / "targets/mine/target.toml").rename(own / "targets/mine/targte.toml")
+    for extra in (None, Path("targets")):
+        (told,) = check_targets(extra)
+        assert "mine has no target.toml" in str(told)
+
+
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no directory"):
         target_names(tmp_path / "none")
