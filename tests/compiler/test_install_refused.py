@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installs import Installed, everything, install, run, write_bundle
+from tests.installs import Installed, everything, install, installed, run, write_bundle
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,26 @@ def test_a_wrong_option_is_2_and_changes_nothing(bundle: Path, here: Installed, 
     done = run(bundle / "node/install.sh", "--root", here.root, *words)
     assert (done.returncode, f"error[{ref}]" in done.stderr) == (2, True), done.stderr
     assert everything(here.root) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "ref"),
+    [
+        (["--root", ""], "usage"),
+        (["--root"], "usage"),
+        (["--name", ""], "usage"),
+        (["--name", "my model"], "name-wrong"),
+        (["extra"], "usage"),
+    ],
+)
+def test_a_wrong_option_of_uninstall_is_2_and_removes_nothing(
+    bundle: Path, here: Installed, words: list[str], ref: str
+) -> None:
+    installed(bundle, here)
+    before = everything(here.root)
+    done = run(bundle / "node/uninstall.sh", "--root", here.root, *words)
+    assert (done.returncode, done.stderr.startswith(f"error[{ref}]: ")) == (2, True), done.stderr
+    assert everything(here.root) == before
 
 
 def test_another_kind_of_machine_is_7(here: Installed, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ echo "$said"
 """
 
 
-def smoke(folder: Path, fails: str) -> subprocess.CompletedProcess[str]:
+def smoke(folder: Path, fails: str, out: str = "smoke.json") -> subprocess.CompletedProcess[str]:
     (folder / "deliver").mkdir()
     machines = fleet("pi5", "pi5", model=STAGE.model)
     files = render_fleet(machines, kind="decoder", version="0.1.0", most=4, wheels=False)
@@ -42,7 +42,7 @@ def smoke(folder: Path, fails: str) -> subprocess.CompletedProcess[str]:
     (folder / "nodes.toml").write_text('node = [{ name = "pi5-0", ssh = "-" }, { name = "pi5-1", ssh = "-" }]\n')
     (folder / "ruvrun").write_text(_RUVRUN)
     (folder / "ruvrun").chmod(0o755)
-    line = ["bash", "deliver/smoke.sh", "--url", "http://127.0.0.1:1", "-o", "smoke.json"]
+    line = ["bash", "deliver/smoke.sh", "--url", "http://127.0.0.1:1", "-o", out]
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "FAILS": fails}
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -69,3 +69,12 @@ def test_what_fails_ends_it(tmp_path: Path, fails: str, code: int, said: str) ->
     done = smoke(tmp_path, fails)
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("smoke.json")]
+
+
+@pytest.mark.parametrize("out", ["none/smoke.json", "deliver"])
+def test_where_its_figures_cannot_be_written_nothing_is_measured(tmp_path: Path, out: str) -> None:
+    done = smoke(tmp_path, "none", out)
+    told = (done.returncode, done.stderr.count("error[output-refused]: "), done.stderr.count("\n  hint: "))
+    assert told == (7, 1, 1), done.stderr
+    assert not (tmp_path / "asked").exists()
+    assert not list(tmp_path.rglob("*.part"))
