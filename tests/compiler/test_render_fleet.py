@@ -197,6 +197,9 @@ def delivered(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["--wait"], "--wait needs a number of seconds"),
         (["--wait", "-5"], "--wait needs a number of seconds"),
         (["--dryrun"], "there is no '--dryrun'"),
+        (["stage", "--", "--name", "other"], "--name is not for a delivery"),
+        (["--", "--port", "8001", "--root", "/x"], "--root is not for a delivery"),
+        (["--", "--switch"], "--switch is not for a delivery"),
     ],
 )
 def test_wrong_words_are_2(tmp_path: Path, words: list[str], says: str) -> None:
@@ -266,12 +269,22 @@ def test_a_part_that_is_missing_is_3(tmp_path: Path, script: str) -> None:
     assert (done.returncode, "error[file-missing]: there is no fleet.sh" in done.stderr) == (3, True), done.stderr
 
 
-@pytest.mark.parametrize("text", [None, "node = [", "node = 3\n", "[[node]]\n"])
-def test_ansible_is_told_what_is_wrong_with_the_addresses(tmp_path: Path, text: str | None) -> None:
+LOCAL = 'node = [{ name = "pi5-0" }, { name = "pi5-1", address = "x" }]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "ref"),
+    [
+        *((text, "nodes-wrong") for text in (None, "node = [", "node = 3\n", "[[node]]\n")),
+        *((text, "node-local") for text in (LOCAL, LOCAL.replace('"pi5-0"', '"pi5-0", address = "local"'))),
+    ],
+)
+def test_ansible_is_told_what_is_wrong_with_the_addresses(tmp_path: Path, text: str | None, ref: str) -> None:
     script = tmp_path / "deliver/ansible/inventory.py"
     script.parent.mkdir(parents=True)
     script.write_text(rendered("pi5", "pi5")["ansible/inventory.py"])
     if text is not None:
         (tmp_path / "nodes.toml").write_text(text)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.startswith("error[nodes-wrong]: ")) == (1, True), done.stderr
+    assert (done.returncode, done.stderr.startswith(f"error[{ref}]: ")) == (1, True), done.stderr
+    assert done.stderr.count("\n  hint: ") == 1
