@@ -6,7 +6,10 @@ which blocks are its own (``paged.py``). A slot owns as many consecutive blocks 
 chunks, sequences that decode beside them, and a smaller position after a rewind are only a matter of what these arrays
 say.
 
-**Graphs** are read as they are, once (``../compiled.py``), and run on named arrays.
+**Graphs** are read as they are, once (``../compiled.py``), and run on named arrays. One in 8 bits is computed with the
+floats that its numbers stand for (``LP_TRANSFORMS_MODE``): of the kernels for products of 8 bits those for PCs without
+VNNI cut off sums that do not fit into 16 bits, and of two such products in a row OpenVINO 2026.4 makes nonsense on any,
+where activations have a zero point.
 
 What decides a result (precision, the type of keys and values, the groups in which activations are quantised) stands in
 the stage's ``options``; nothing is left to a machine's default.
@@ -78,7 +81,7 @@ def _compile(core: Any, model: Any, spec: StageSpec, settings: Mapping[str, Any]
 
 def load_graph(directory: Path, spec: StageSpec, *, threads: int, profile: bool = False) -> OpenVinoGraph:
     """Load a stage of a graph; with ``profile`` it keeps the time of every kernel (``OpenVinoGraph.kernels``)."""
-    core, settings = ov.Core(), _settings(spec, threads, profile=profile)
+    core, settings = ov.Core(), {**_settings(spec, threads, profile=profile), "LP_TRANSFORMS_MODE": False}
     shelf = Shelf(core, directory, spec, described(core, require(core, spec)), settings)
     with loading(spec):
         compiled = shelf.take(lambda: core.compile_model(core.read_model(directory / spec.model), CPU, settings))
