@@ -181,6 +181,12 @@ def test_an_unreachable_head_is_6_and_named(tmp_path: Path, capsys: pytest.Captu
     assert manifest.is_file()
 
 
+def test_one_answer_and_every_change_are_not_asked_for_together(capsys: pytest.CaptureFixture[str]) -> None:
+    """Or cron would wait for ever."""
+    code, err = failure(capsys, "status", "127.0.0.1:1", "--check", "--watch")
+    assert (code, err.startswith("error[watch-or-check]: ")) == (2, True)
+
+
 def test_a_graph_takes_no_prompt_and_a_decoder_no_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decoder, graph = write_build(tmp_path / "d"), write_build(tmp_path / "g", kind="graph")
     np.savez(tmp_path / "in.npz", x=np.zeros(3))

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ruvrun.cli.voice import COUNT, PATH, common
-from ruvrun.errors import UnreachableError
+from ruvrun.errors import UnreachableError, UsageError
 
 
 @click.command()
@@ -73,6 +73,8 @@ def status(target: str, watch: bool, check: bool, as_json: bool) -> None:
     from ruvrun.status import is_ready, lines, one_line
     from ruvrun.status import status as look
 
+    if watch and check:
+        raise UsageError("watch-or-check", "--watch has no end, and --check is one answer", hint="give one of them")
     shown = ""
     while True:
         try:
