@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-OF_MACHINES = ("tests/system/", "tests/runtime/")
+HALF = ("tests/reference/", "tests/runtime/", "tests/system/")
 """Folders whose tests take as long as all others."""
 
 settings.register_profile("ruv", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,7 +29,7 @@ class Halves(LoadScopeScheduling):
     """Gives all tests of a half to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "machines" if nodeid.startswith(OF_MACHINES) else "models"
+        return "one" if nodeid.startswith(HALF) else "other"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Halves:
