@@ -99,6 +99,10 @@ def make_plan(facts: Facts, cuts: Cuts | None = None) -> Plan:
     order = [item for items in chosen.cuts for item in items]
     units = in_stages(facts.units, order)
     bounds = [sum(map(len, chosen.cuts[: number + 1])) for number in range(len(chosen.cuts) - 1)]
+    expected = [
+        [expected_of(desk, chosen, pipeline, place) for place in range(chosen.shape.stages)]
+        for pipeline in range(chosen.shape.replicas)
+    ]
     return Plan(
         pipelines=chosen.members,
         pieces=pieces(facts.program, units, bounds),
@@ -107,12 +111,8 @@ def make_plan(facts: Facts, cuts: Cuts | None = None) -> Plan:
         space=facts.space(-(-chosen.streams // chosen.shape.replicas)),
         figures=figures_of(desk, choice) | links_of(desk, chosen),
         rows=rows_of(desk, chosen),
-        forecast=forecast_of(desk, chosen, source_of(desk)),
-        expected=tuple(
-            expected_of(desk, chosen, pipeline, place)
-            for pipeline in range(chosen.shape.replicas)
-            for place in range(chosen.shape.stages)
-        ),
+        forecast=forecast_of(desk, chosen, source_of(desk), expected),
+        expected=tuple(stage for pipeline in expected for stage in pipeline),
         inner_ms=tuple(ms for stages in chosen.pipelines for ms in _inner(desk, chosen, stages)),
         alone_ms=tuple(ms for stages in chosen.pipelines for ms in inner_times(desk, chosen, stages, 1, active=1)),
         streams=chosen.streams,

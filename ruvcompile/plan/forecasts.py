@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ruvcompile.forecast import Curve, Forecast, PipelineForecast, StageForecast
-from ruvcompile.plan.figures import expected_of
 from ruvcompile.plan.judge import Judge
 from ruvcompile.plan.memory import CHUNK
 from ruvcompile.plan.nodes import Member
@@ -13,6 +12,7 @@ from ruvcompile.plan.shapes import Solution
 from ruvcompile.plan.tasks import Desk
 from ruvcompile.plan.times import chunk_ms, hops_of, stage_times
 from ruvrun.backends import at_work, shared_by
+from ruvrun.manifest import Expected
 from ruvrun.pipeline.chunks import prompts_beside
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -20,14 +20,14 @@ _ALL_STREAMS = 16
 _TOKENS = (2, 16, 32, 64, 128, CHUNK, CHUNK + 1)
 
 
-def forecast_of(desk: Desk, solution: Solution, source: str) -> Forecast:
-    """The forecast of all pipelines of a solution."""
+def forecast_of(desk: Desk, solution: Solution, source: str, expected: Sequence[Sequence[Expected]]) -> Forecast:
+    """The forecast of all pipelines of a solution, with what the manifest will say of their stages."""
     facts, share = desk.facts, -(-solution.streams // solution.shape.replicas)
     most = max(at_work(_backends(members), share) for members in solution.members) if facts.decoder else 1
     rows = [each for each in _ROWS if each <= most]
     if most not in rows:
         rows.append(most)
-    pipelines = tuple(_pipeline(desk, solution, number, rows) for number in range(len(solution.pipelines)))
+    pipelines = tuple(_pipeline(desk, solution, number, rows, each) for number, each in enumerate(expected))
     return Forecast(
         pipelines,
         head_node=desk.room.head.name,
@@ -48,7 +48,9 @@ def rates_of(desk: Desk, solution: Solution) -> tuple[tuple[int, float], ...]:
     return tuple((count, judge.rate_of(solution, count)) for count in counts)
 
 
-def _pipeline(desk: Desk, solution: Solution, number: int, rows: Sequence[int]) -> PipelineForecast:
+def _pipeline(
+    desk: Desk, solution: Solution, number: int, rows: Sequence[int], expected: Sequence[Expected]
+) -> PipelineForecast:
     stages, members = solution.pipelines[number], solution.members[number]
     steps = [stage_times(desk, solution, stages, each) for each in rows]
     tokens = _TOKENS if desk.facts.decoder else ()
@@ -62,7 +64,6 @@ def _pipeline(desk: Desk, solution: Solution, number: int, rows: Sequence[int]) 
         return PipelineForecast(tuple(found), hops)
     share = -(-solution.streams // solution.shape.replicas)
     backends = _backends(members)
-    expected = [expected_of(desk, solution, number, place) for place in range(len(stages))]
     beside, ragged = prompts_beside(backends, expected)
     return PipelineForecast(
         tuple(found), hops, shared_by(backends, desk.facts.context, share), beside=beside, ragged=ragged
